@@ -1,7 +1,8 @@
 """Check a cluster before a long run: login node, driver, software, network, clocks, disks, all-reduce.
 
 Without --submit only the login node is checked and the job script printed.  Each check says ok, problem and what to do, or not
-applicable; exit code 1 when there is a problem.  With --run, a run that was rehearsed is looked at too.
+applicable; exit code 1 when there is a problem.  With --run, a run that was rehearsed is looked at too.  With --train, one node trains a tiny
+model for a few minutes in place of the other checks of nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from common.plain_files import read_json
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.first_step import first_step_finding
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
+from slurm.checks.trial import RESULT_NAME
+from slurm.checks.trial_findings import judge_trial
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory
 from slurm.jobs.job import Job, parse_time_limit
 from slurm.jobs.queue import cancel_jobs, queued_jobs, send_job
 from slurm.jobs.render import render_job
-from slurm.jobs.training import why_no_training
+from slurm.jobs.training import require_cuda, why_no_training
 from slurm.sites.cluster import CONTAINERS, Cluster
 from slurm.sites.site import NoAnswer, check_site, missing_runtime
 
@@ -43,19 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--wait-seconds", type=int, default=3600, metavar="S", help="for the job, queue included (default: 3600)")
     parser.add_argument("--run", type=Path, metavar="RUN", help="a run: compare its first step with its rehearsal too")
+    parser.add_argument("--train", action="store_true", help="try training on one node: losses, kill and resume, kernels, speeds, a hang")
     parser.add_argument("--submit", action="store_true", help="send the job and wait for it")
     arguments = parser.parse_args(argv)
     cluster, output = cluster_of(arguments), arguments.output
-    job = checkup_job(cluster, output, num_nodes=arguments.nodes, time_limit_seconds=parse_time_limit(arguments.time or "00:10:00"))
+    if arguments.train:
+        job = trial_job(cluster, output, time_limit_seconds=parse_time_limit(arguments.time or "00:20:00"))
+    else:
+        job = checkup_job(cluster, output, num_nodes=arguments.nodes, time_limit_seconds=parse_time_limit(arguments.time or "00:10:00"))
     script = render_job(job, cluster)
     findings = login_findings(cluster, job)
     if arguments.run is not None:
         findings.append(first_step_finding(arguments.run))
     print("\n".join(map(str, findings)))
     if not arguments.submit:
-        print(f"\nThe job that checks {arguments.nodes} nodes:\n\n{script}\nNothing was sent; add --submit to send it.")
+        print(f"\nThe job that checks {job.num_nodes} nodes:\n\n{script}\nNothing was sent; add --submit to send it.")
     else:
-        checked = check_nodes(job, script, cluster, output, wait_seconds=arguments.wait_seconds)
+        checked = check_nodes(job, script, cluster, output, wait_seconds=arguments.wait_seconds, tries_training=arguments.train)
         print("\n".join(map(str, checked)))
         findings += checked
     return command.WRONG if any(finding.state == PROBLEM for finding in findings) else command.DONE
@@ -73,6 +80,20 @@ def checkup_job(cluster: Cluster, output: Path, *, num_nodes: int, time_limit_se
         num_nodes=num_nodes,
         tasks_per_node=max(1, cluster.gpu.gpus_per_node if cluster.gpu.gpu else 1),
         gpus_per_task=1 if cluster.gpu.gpu else 0,
+        paths=(output,),
+    )
+
+
+def trial_job(cluster: Cluster, output: Path, *, time_limit_seconds: int) -> Job:
+    """The job of one node with all its GPUs whose one task runs `slurm.trial`, which starts the ranks itself."""
+    require_cuda(cluster)
+    return Job(
+        name="doctor-train",
+        command=("python", "-m", "slurm.trial", "--output", str(output)),
+        time_limit_seconds=time_limit_seconds,
+        log_dir=output,
+        log_name="log",
+        gpus_per_task=cluster.gpu.gpus_per_node if cluster.gpu.gpu else 0,
         paths=(output,),
     )
 
@@ -115,8 +136,10 @@ def _scratch(cluster: Cluster) -> Finding:
     return Finding("scratch", OK, f"{scratch}, {free:,.0f} GiB free")
 
 
-def check_nodes(job: Job, script: str, cluster: Cluster, output: Path, *, wait_seconds: float) -> list[Finding]:
-    """Send the job, wait for it and judge what the nodes said.
+def check_nodes(
+    job: Job, script: str, cluster: Cluster, output: Path, *, wait_seconds: float, tries_training: bool = False
+) -> list[Finding]:
+    """Send the job, wait for it and judge what the nodes said, or how training went.
 
     Raises:
         ValueError: if the output directory is not new, Slurm refuses the job, or it does not end in time.
@@ -129,6 +152,12 @@ def check_nodes(job: Job, script: str, cluster: Cluster, output: Path, *, wait_s
     job_id = send_job(output / "job.sh")
     print(f"job {job_id} checks {job.num_nodes} nodes; its log is {output / job.log_name}", file=sys.stderr, flush=True)
     _wait(job_id, wait_seconds)
+    if tries_training:
+        result = output / RESULT_NAME
+        findings = judge_trial(read_json(result) if result.exists() else {})
+        if any(finding.state == PROBLEM for finding in findings):
+            _print_log(output / job.log_name)
+        return findings
     nodes = [_read_facts(path) for path in sorted(output.glob("node-*.json"))]
     reduce_path = output / REDUCE_NAME
     reduce = read_json(reduce_path) if reduce_path.exists() else None

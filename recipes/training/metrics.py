@@ -111,6 +111,7 @@ class Metrics(Callback):
             "tokens_per_second": round(tokens_per_second, 1),
             "seconds_per_step": round(seconds_per_step, 4),
             "memory_gib": round(memory, 3),
+            **({} if ON_CPU else {"reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3)}),
             **self._rates.of_work(positions / new_seconds),
         }
         self._write(trainer, record)

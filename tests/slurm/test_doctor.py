@@ -99,6 +99,13 @@ def test_a_network_that_fails_or_is_slow_is_found(reduce: dict[str, Any] | None,
     assert (finding.state, finding.found) == (PROBLEM, found)
 
 
+@pytest.mark.parametrize(("torch", "state"), [("2.7.1", PROBLEM), ("2.8.0a0+5228986", OK), ("2.10.0a0+b4e4ee8", OK), ("2.14.0", PROBLEM)])
+def test_the_versions_of_torch_that_were_tried_are_known(torch: str, state: str) -> None:
+    node = replace(NODE, packages={**NODE.packages, "torch": torch})
+    [found] = [finding for finding in judge(VEGA, [node], REDUCE, expected_nodes=1) if finding.check == "packages"]
+    assert found.state == state
+
+
 def test_a_node_that_did_not_answer_is_found() -> None:
     [answered, *_] = judge(VEGA, [NODE], REDUCE, expected_nodes=2)
     assert (answered.state, answered.found) == (PROBLEM, "1 of 2 answered: gn01")
