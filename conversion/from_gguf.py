@@ -30,7 +30,7 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
         tokenizer_dir: folder of a Hugging Face tokenizer to take instead of the one in the file.
 
     Raises:
-        ValueError: if the file is damaged or holds what is not covered, if the tokenizer has more tokens than the model, or the output exists.
+        ValueError: if the file is damaged or holds what is not covered, if the tokenizer needs more rows than the model has, or the output exists.
     """
     from common.progress import Progress
     from conversion.checkpoints.hf_checkpoint import write_hf_checkpoint
@@ -39,17 +39,15 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
     from conversion.gguf.file import GGUFFile
     from conversion.gguf.model import model_of
     from conversion.gguf.rounding import describe_quantization
-    from data_prep.tokenizers.files import save_tokenizer, tokenizer_digest
+    from data_prep.tokenizers.files import rows_needed, save_tokenizer, tokenizer_digest
 
     file = GGUFFile.open(gguf_path)
     architecture, config, tensors = model_of(file, dtype_name)
     family = family_of(architecture.model_type, source=str(gguf_path))
     family.megatron_config(config, tied=config["tie_word_embeddings"], source=str(gguf_path))
     tokenizer = _tokenizer(file, tokenizer_dir)
-    if len(tokenizer) > config["vocab_size"]:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, but {gguf_path} has rows for {config['vocab_size']}; give another --tokenizer"
-        )
+    if (needed := rows_needed(tokenizer)) > config["vocab_size"]:
+        raise ValueError(f"the tokenizer needs {needed} rows, but {gguf_path} has {config['vocab_size']}; give another --tokenizer")
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
     required = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=required) as staging:

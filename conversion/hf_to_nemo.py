@@ -103,7 +103,7 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
     """Identity of the tokenizer in the folder, from its manifest where that knows it; None if there is no tokenizer.
 
     Raises:
-        ValueError: if the tokenizer has more tokens than the model has rows.
+        ValueError: if the tokenizer needs more rows than the model has.
     """
     from data_prep.tokenizers.files import tokenizer_files
 
@@ -113,9 +113,9 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
     if not tokenizer_files(hf.directory):
         return None
     tokenizer = identity(hf.directory)
-    if tokenizer.num_tokens > rows:
+    if tokenizer.rows_needed > rows:
         raise ValueError(
-            f"the tokenizer in {hf.directory} has {tokenizer.num_tokens} tokens, but the model has {rows} rows: they do not belong together;"
+            f"the tokenizer in {hf.directory} needs {tokenizer.rows_needed} rows, but the model has {rows}: they do not belong together;"
             " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
         )
     return tokenizer.digest

@@ -24,7 +24,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     """Write a Hugging Face checkpoint of a new model.
 
     Args:
-        tokenizer_dir: a Hugging Face tokenizer; its size becomes the vocabulary, its special ids those of the model.
+        tokenizer_dir: a Hugging Face tokenizer; the rows that it needs become the vocabulary, its special ids those of the model.
         config: `model_type` (by default OPT) and other fields of config.json; what is absent has the library's default.
 
     Raises:
@@ -39,7 +39,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     from conversion.families import family_of
     from conversion.families.mapping import Duplicate
     from conversion.formats.lazy_tensor import LazyTensor
-    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+    from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
     if family.language_part is not None:
@@ -49,7 +49,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         )
     tokenizer = load_tokenizer(tokenizer_dir)
     of_tokenizer = {
-        "vocab_size": len(tokenizer),
+        "vocab_size": rows_needed(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -79,7 +79,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
             stage=STAGE,
             facts={
                 "model_type": family.model_type,
-                "vocab_size": len(tokenizer),
+                "vocab_size": rows_needed(tokenizer),
                 "tie_word_embeddings": tied,
                 "tokenizer_digest": tokenizer_digest(tokenizer),
                 "seed": seed,

@@ -15,9 +15,9 @@ import numpy as np
 
 from common import command
 from common.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
-from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, token_dtype
+from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, stored_ids, token_dtype
 from data_prep.reading.documents import read_documents, require_text_files
-from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -55,12 +55,12 @@ def question_answers(
     lengths: list[int] = []
     text_bytes = 0
     with staged_directory(output_dir) as staging:
-        dtype = token_dtype(len(tokenizer))
+        dtype = token_dtype(rows_needed(tokenizer))
         with DigestingWriter(staging / f"{PREFIX}.bin") as stream:
             for text, part in (pair for path in paths for pair in _parts(path, tokenizer, template, question_key, answer_key)):
                 lengths.append(len(part))
                 text_bytes += len(text.encode())
-                stream.write(np.array(part, dtype=dtype).tobytes())
+                stream.write(stored_ids(np.array(part, dtype=np.int64), dtype).tobytes())
         with (staging / f"{PREFIX}.idx").open("wb") as index:
             for content in index_parts(np.array(lengths, dtype=np.int32), dtype):
                 index.write(content)
@@ -68,7 +68,7 @@ def question_answers(
             raise ValueError(f"there is no question in {', '.join(map(str, paths))}")
         facts = {
             "tokenizer_digest": tokenizer_digest(tokenizer),
-            "vocab_size": len(tokenizer),
+            "vocab_size": rows_needed(tokenizer),
             "eos_token_id": tokenizer.eos_token_id,
             "num_pairs": len(lengths) // 2,
             "num_tokens": sum(lengths),

@@ -32,7 +32,7 @@ from data_prep.reading.documents import add_input_arguments, require_text_files
 from data_prep.sharing import crew
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory
-from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,8 +75,7 @@ def to_megatron(
             " set eos_token in its tokenizer_config.json"
         )
     require_text_files(paths, reading.separator)
-    # Not tokenizer.vocab_size, which leaves out added tokens, whose ids come after it.
-    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    vocab_size = rows_needed(tokenizer)
     dtype = token_dtype(vocab_size)
     encoders = word_encoder(tokenizer.backend_tokenizer).for_threads(workers // len(paths))
     facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}

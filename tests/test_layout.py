@@ -6,6 +6,7 @@ import ast
 import functools
 import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,7 +110,18 @@ def borrowed_command_problems(root: Path) -> list[str]:
     ]
 
 
-CHECKS = [order_problems, circle_problems, room_problems, borrowed_command_problems]
+def token_count_problems(root: Path) -> list[str]:
+    """Numbers of tokens that are taken for numbers of rows: a tokenizer may have ids without a token."""
+    counts = re.compile(r"\blen\((\w+[._])?tokenizer\)|\blen\(load_tokenizer\(|\btokenizer\.vocab_size\b")
+    return [
+        f"{path.relative_to(root)}:{line} counts tokens: say `rows_needed(tokenizer)`, the highest id + 1"
+        for path in modules(root).values()
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if counts.search(text.replace("`len(tokenizer)`", ""))
+    ]
+
+
+CHECKS = [order_problems, circle_problems, room_problems, borrowed_command_problems, token_count_problems]
 _COMMAND = '"""Says something."""\nfrom common import command\n\n\ndef main(argv=None):\n    return 0\n\n\nif __name__ == "__main__":\n    command.run(main)\n'
 
 
@@ -127,6 +139,12 @@ def test_the_house_is_in_order(check) -> None:
         (room_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is no command"),
         (room_problems, "eval/new_room/__init__.py", "", "eval.new_room does not say"),
         (borrowed_command_problems, "data_prep/reading/borrowing.py", "from data_prep.clean import main\n", "the command data_prep.clean"),
+        (
+            token_count_problems,
+            "conversion/rows.py",
+            "def f(tokenizer):\n    return len(tokenizer)\n",
+            "conversion/rows.py:2 counts tokens",
+        ),
     ],
 )
 def test_a_planted_fault_is_found(check, file: str, code: str, problem: str, tmp_path: Path) -> None:

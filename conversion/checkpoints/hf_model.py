@@ -15,7 +15,7 @@ from common.quiet_library import quiet_transformers
 from conversion.checkpoints.adapter import adapter_digest, add_adapter, find_base, is_adapter
 from conversion.checkpoints.hf_config import load_config
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
-from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, save_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, rows_needed, save_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -81,8 +81,7 @@ def inspect_checkpoint(directory: Path, *, name: str, base: Path | None = None) 
         digest_of_tokenizer, facts.get("tokenizer_digest"), found_in=str(directory), expected_by=f"the manifest of {directory}"
     )
     vocab_size = int(config.vocab_size)
-    largest_id = max(tokenizer.get_vocab().values())
-    if largest_id >= vocab_size:
+    if (largest_id := rows_needed(tokenizer) - 1) >= vocab_size:
         raise ValueError(
             f"the tokenizer in {directory} has ids up to {largest_id}, but the embedding matrix has {vocab_size} rows:"
             " it is the tokenizer of another model; copy the right one there"
@@ -109,7 +108,7 @@ def _with_adapter(base: Checkpoint, directory: Path) -> Checkpoint:
     if any((directory / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = load_tokenizer(directory)
         digest = tokenizer_digest(tokenizer)
-        if (largest_id := max(tokenizer.get_vocab().values())) >= base.vocab_size:
+        if (largest_id := rows_needed(tokenizer) - 1) >= base.vocab_size:
             raise ValueError(
                 f"the tokenizer in {directory} has ids up to {largest_id}, but its base model {base.directory} has {base.vocab_size} rows:"
                 " it is the tokenizer of another model; give the right base with --base"

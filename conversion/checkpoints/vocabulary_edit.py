@@ -21,7 +21,7 @@ from conversion.checkpoints.hf_files import require_language_model
 from conversion.checkpoints.token_names import input_names, names_of
 from conversion.embeddings.methods.random_rows import random_rows, row_statistics
 from conversion.formats.lazy_tensor import LazyTensor
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_files
 
 NEW_ROWS = ("mean", "random")
 _BLOCK_ROWS = 4096
@@ -36,7 +36,7 @@ class Tables:
         names: of the input matrix and the output layer (whether it has one or not).
         tensors: all tensors; a tied output layer is not among them.
         rows: of the token matrices.
-        num_tokens: of the tokenizer, which has no more tokens than there are rows; all rows where there is no tokenizer.
+        token_ids: (num_tokens,) ids that have a token, in ascending order; those of all rows where there is no tokenizer.
         tokenizer_files: name -> content of what has changed; None where the files stay as they are.
         new_ids: old id -> new id; None where none has changed.
     """
@@ -46,7 +46,7 @@ class Tables:
     output_name: str
     tensors: Mapping[str, LazyTensor]
     rows: int
-    num_tokens: int
+    token_ids: np.ndarray
     tokenizer_files: Mapping[str, bytes] | None = None
     new_ids: Mapping[int, int] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -71,17 +71,25 @@ class Tables:
                 raise ValueError(
                     f"{hf.directory}: {name} has {tensors[name].shape[0]} rows, {found[0]} has {rows}; they do not belong together"
                 )
-        num_tokens = len(load_tokenizer(hf.directory)) if tokenizer_files(hf.directory) else rows
-        if num_tokens > rows:
-            raise ValueError(
-                f"the tokenizer in {hf.directory} has {num_tokens} tokens, but the model has {rows} rows; they do not belong together"
-            )
-        return cls(hf.directory, found[0], names.output, tensors, rows, num_tokens)
+        token_ids = np.arange(rows)
+        if tokenizer_files(hf.directory):
+            tokenizer = load_tokenizer(hf.directory)
+            if (needed := rows_needed(tokenizer)) > rows:
+                raise ValueError(
+                    f"the tokenizer in {hf.directory} needs {needed} rows, but the model has {rows}; they do not belong together"
+                )
+            token_ids = np.unique(np.fromiter(tokenizer.get_vocab().values(), np.int64))
+        return cls(hf.directory, found[0], names.output, tensors, rows, token_ids)
 
     @property
     def is_tied(self) -> bool:
         """Whether there is one matrix for both."""
         return self.output_name not in self.tensors
+
+    @property
+    def num_ids(self) -> int:
+        """The highest id that has a token + 1."""
+        return int(self.token_ids[-1]) + 1 if len(self.token_ids) else 0
 
     @property
     def row_tensors(self) -> list[LazyTensor]:
@@ -154,11 +162,11 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
     if num_rows < 1:
         raise ValueError(f"{num_rows} rows are to be added; expected at least 1")
     files = _with_tokens(tables.source, tokens) if tokens else None
-    first = tables.num_tokens if tokens else tables.rows
+    first = tables.num_ids if tokens else tables.rows
     rows = max(tables.rows, first + num_rows)
     changed = [
         LazyTensor.of_blocks(
-            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.num_tokens, first, num_rows, rows, method, seed)
+            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.token_ids, first, num_rows, rows, method, seed)
         )
         for t in tables.row_tensors
     ]
@@ -166,10 +174,10 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
     return tables.with_tensors(changed, rows=rows, tokenizer_files=files, facts=facts)
 
 
-def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
+def _appended(tensor: LazyTensor, token_ids: np.ndarray, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
     """The rows in order, some at a time: as many may be asked for as the disk holds."""
     old = tensor.read()
-    statistics = row_statistics(LazyTensor.of(tensor.name, old.reshape(len(old), -1)), np.arange(num_tokens))
+    statistics = row_statistics(LazyTensor.of(tensor.name, old.reshape(len(old), -1)), token_ids)
     yield old[:first]
     for start in range(0, count, _BLOCK_ROWS):
         length = min(_BLOCK_ROWS, count - start)
@@ -186,6 +194,7 @@ def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows:
 def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     """The tokenizer's files with tokens added to its list of added ones, which are found in a text before anything else."""
     from data_prep.tokenizers.derived import derived_files, read_description
+    from data_prep.tokenizers.extension import name_added_tokens
 
     tokenizer = load_tokenizer(directory)
     known = tokenizer.get_vocab()
@@ -195,8 +204,12 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
         raise ValueError("the list of tokens has one twice or an empty line; give each once")
     description = read_description(directory, tokenizer)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    added = [{"id": len(tokenizer) + place, "content": token, **flags} for place, token in enumerate(tokens)]
-    return derived_files(directory, tokenizer, {**description, "added_tokens": [*description["added_tokens"], *added]})
+    first_id = rows_needed(tokenizer)
+    added = [{"id": first_id + place, "content": token, **flags} for place, token in enumerate(tokens)]
+    description["added_tokens"] = [*description["added_tokens"], *added]
+    if len(known) < first_id:  # the library would number them by counting
+        name_added_tokens(description["model"], description["added_tokens"])
+    return derived_files(directory, tokenizer, description)
 
 
 def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
@@ -221,7 +234,9 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     kept = torch.tensor(pruning.old_ids)
     changed = [LazyTensor.computed(t.name, (len(kept), *t.shape[1:]), t.dtype, partial(_selected, t, kept)) for t in tables.row_tensors]
     facts = {"num_rows_before": tables.rows, "num_asked_for": len(ids), "num_needed": len(kept) - len(ids)}
-    return tables.with_tensors(changed, rows=len(kept), num_tokens=len(kept), tokenizer_files=files, new_ids=pruning.new_ids, facts=facts)
+    return tables.with_tensors(
+        changed, rows=len(kept), token_ids=np.arange(len(kept)), tokenizer_files=files, new_ids=pruning.new_ids, facts=facts
+    )
 
 
 def _selected(tensor: LazyTensor, kept: Tensor) -> Tensor:

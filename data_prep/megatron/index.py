@@ -35,6 +35,19 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size < 65_500 else np.int32)
 
 
+def stored_ids(ids: NDArray[np.integer], dtype: np.dtype) -> NDArray[np.integer]:
+    """Token ids (num_tokens,) in the type of a file.
+
+    Raises:
+        ValueError: if the type cannot hold one: numpy would store another token.
+    """
+    if len(ids) and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max:
+        raise ValueError(
+            f"token ids from {ids.min()} to {ids.max()} do not fit {dtype}; the tokenizer is not the one that the type was chosen by"
+        )
+    return ids.astype(dtype, copy=False)
+
+
 def index_parts(lengths: NDArray[np.int32], dtype: np.dtype) -> Iterator[Buffer]:
     """The content of an `.idx` file for documents of one sequence each, in pieces.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from common.artifacts import DigestingWriter, digest_file, written_aside
 from common.progress import Counter
-from data_prep.megatron.index import PREFIX, TokenFile, index_parts
+from data_prep.megatron.index import PREFIX, TokenFile, index_parts, stored_ids
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder
 from data_prep.reading.documents import BadInput, Document
 from data_prep.sharing.scanning import Reading
@@ -112,7 +112,7 @@ def tokenize_shard(
         for batch, ids, lengths in _encoded(batches, encoders, eos_token_id):
             _require_no_end_inside(path, batch, ids, lengths, eos_token_id)
             # Not `tofile`: on a full disk it raises an OSError without the error number.
-            writer.write(ids.astype(dtype, copy=False).data)
+            writer.write(stored_ids(ids, dtype).data)
             _sample(record, batch)
             record.num_documents += len(batch)
             record.num_tokens += len(ids)

@@ -15,7 +15,7 @@ from common.artifacts import Manifest, digest_file, read_manifest, staged_direct
 from data_prep.megatron.word_encoder import plain
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.documents import Documents
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_digest
 from data_prep.tokenizers.metrics import advise_size, lexicon_share, sentence_tokens, text_figures
 from data_prep.tokenizers.report_page import Measurement, Report, Sample, write_report
 
@@ -113,7 +113,7 @@ def tokenizer_report(
                 Measurement(
                     candidate.name,
                     candidate.family,
-                    max(tokenizer.get_vocab().values()) + 1,
+                    rows_needed(tokenizer),
                     {
                         name: text_figures(tokenizer, _every(documents, every), words=words, lexicon=lexicon)
                         for name, documents in texts.items()

@@ -52,7 +52,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     Where SentencePiece's file is the only one, its conversion is ours, see `data_prep.tokenizers.sentencepiece_file`.
 
     Raises:
-        ValueError: if the folder is missing, holds no tokenizer, or only one without a fast form.
+        ValueError: if the folder is missing, holds no tokenizer, only one without a fast form, or one that gives two tokens one id.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -77,9 +77,21 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"the tokenizer in {directory} cannot be loaded: {' '.join(str(error).split())}") from error
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer in {directory} has no fast form; add its tokenizer.json")
+    require_own_ids(tokenizer.backend_tokenizer, directory)
     if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
         tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
+
+
+def require_own_ids(backend: Tokenizer, directory: Path) -> None:
+    """Refuse an added token with another token's id: the library numbers those that its model does not name by counting, not by the highest id."""
+    for token_id, token in backend.get_added_tokens_decoder().items():
+        other = backend.model.id_to_token(token_id)
+        if other is not None and other != token.content:
+            raise ValueError(
+                f"the tokenizer in {directory} gives the id {token_id} to the added token {token.content!r} and to {other!r}, since ids below it"
+                " have no token; name the added token in the vocabulary of its tokenizer.json, with an id of its own"
+            )
 
 
 def _library(directory: Path) -> Any:
@@ -122,6 +134,19 @@ def tokenizer_digest(tokenizer: HasBackend) -> str:
 def backend_digest(backend: Tokenizer) -> str:
     """The same of a tokenizer of the tokenizers library."""
     return digest_pieces(canonical_pieces(backend.to_str(), _deciding))
+
+
+def rows_needed(tokenizer: HasBackend) -> int:
+    """Rows that a matrix needs for a tokenizer: its highest id + 1, added tokens included.
+
+    More than it has tokens (`len(tokenizer)`) wherever an id below the highest one has none.
+    """
+    return backend_rows(tokenizer.backend_tokenizer)
+
+
+def backend_rows(backend: Tokenizer) -> int:
+    """The same of a tokenizer of the tokenizers library."""
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def _deciding(backend: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How many tokens a folder's tokenizer has, and its digest, without transformers where its library adds nothing to tokenizer.json."""
+"""How many rows a folder's tokenizer needs, and its digest, without transformers where its library adds nothing to tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.python_path import python_path
-from data_prep.tokenizers.files import backend_digest, load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import backend_digest, backend_rows, load_tokenizer, rows_needed, tokenizer_digest
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Number of tokens, and `tokenizer_digest`."""
+    """`rows_needed` and `tokenizer_digest` of a tokenizer."""
 
-    num_tokens: int
+    rows_needed: int
     digest: str
 
 
@@ -31,7 +31,7 @@ def tokenizer_identity(directory: Path) -> Identity:
     if (found := _plain_identity(directory)) is not None:
         return found
     tokenizer = load_tokenizer(directory)
-    return Identity(len(tokenizer), tokenizer_digest(tokenizer))
+    return Identity(rows_needed(tokenizer), tokenizer_digest(tokenizer))
 
 
 def identity_by_another_process(directory: Path) -> Identity:
@@ -62,7 +62,7 @@ from data_prep.tokenizers.identity import tokenizer_identity
 start_without_torch()
 try:
     found = tokenizer_identity(Path(sys.argv[1]))
-    answer = [found.num_tokens, found.digest]
+    answer = [found.rows_needed, found.digest]
 except ValueError as error:
     answer = str(error)
 print()
@@ -75,4 +75,4 @@ def _plain_identity(directory: Path) -> Identity | None:
     tokenizer = read_plain_backend(directory)
     if tokenizer is None:
         return None
-    return Identity(tokenizer.get_vocab_size(with_added_tokens=True), backend_digest(tokenizer))
+    return Identity(backend_rows(tokenizer), backend_digest(tokenizer))

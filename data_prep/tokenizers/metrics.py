@@ -16,6 +16,7 @@ import regex
 
 from data_prep.megatron.word_encoder import plain
 from data_prep.reading.documents import batches
+from data_prep.tokenizers.files import rows_needed
 from data_prep.tokenizers.token_bytes import BYTE_TOKEN, bytes_of, spelling_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def text_figures(
     import numpy as np
 
     backend = plain(tokenizer.backend_tokenizer)
-    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    vocab_size = rows_needed(tokenizer)
     is_byte = np.zeros(vocab_size, dtype=bool)
     is_byte[list(parts_of_characters(tokenizer))] = True
     is_used = np.zeros(vocab_size, dtype=bool)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from common.allocation import return_free_pieces
-from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer
+from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer, require_own_ids
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -169,6 +169,7 @@ def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, A
         config = json.loads((directory / CONFIG_NAME).read_bytes())
         named = json.loads((directory / _MAP_NAME).read_bytes()) if (directory / _MAP_NAME).exists() else {}
         tokenizer = Tokenizer.from_file(str(path))
+        require_own_ids(tokenizer, directory)
         return_free_pieces()  # the library takes more than twice what it keeps
         if not _adds_nothing(config, named, described(tokenizer)):
             return None

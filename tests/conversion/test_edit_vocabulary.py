@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from common.artifacts import read_manifest
 from conversion import edit_vocabulary, hf_to_nemo
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-from data_prep.tokenizers.files import tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
@@ -145,6 +145,25 @@ def test_append_tokens_uses_the_padding_first(make_opt: OPTMaker, tmp_path: Path
     assert (edited / "tokenizer_config.json").read_bytes() == (hf_dir / "tokenizer_config.json").read_bytes()
     manifest = read_manifest(edited)
     assert manifest and manifest.facts["tokenizer_digest"] == tokenizer_digest(after)
+
+
+def test_tokens_are_appended_behind_the_highest_id(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """An id in the middle has no token, so that there is one token less than ids."""
+    hf_dir = make_opt()
+    content = json.loads((hf_dir / "tokenizer.json").read_text())
+    vocabulary, (first, second) = content["model"]["vocab"], content["model"]["merges"].pop()
+    hole, last = vocabulary.pop(first + second), max(vocabulary, key=vocabulary.__getitem__)
+    if hole > vocabulary[last]:
+        hole, vocabulary[last] = vocabulary[last], hole
+    (hf_dir / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokens.txt").write_text("new\n")
+    edited = run(hf_dir, "--append-tokens", tmp_path / "tokens.txt")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    after = load_tokenizer(edited)
+    assert after.get_vocab()[last] == NUM_TOKENS - 1 and after("a new a")["input_ids"].count(NUM_TOKENS) == 1
+    assert torch.equal(new[INPUT][:NUM_TOKENS], old[INPUT][:NUM_TOKENS])
+    with_token = [i for i in range(NUM_TOKENS) if i != hole]
+    assert torch.allclose(new[INPUT][NUM_TOKENS], old[INPUT][with_token].double().mean(0).float(), atol=1e-6)
 
 
 def test_tokens_that_cannot_be_appended(make_opt: OPTMaker, tmp_path: Path) -> None:

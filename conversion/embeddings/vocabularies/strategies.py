@@ -19,7 +19,7 @@ from data_prep.tokenizers.auxiliary import train_candidates
 from data_prep.tokenizers.continued_bpe import continue_merges
 from data_prep.tokenizers.derived import derived_files, load_files, read_description
 from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
-from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, rows_needed, tokenizer_digest
 from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, PlainTokenizer, read_tokenizer
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
@@ -131,7 +131,7 @@ def target_tokenizer(
         return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
     assert not isinstance(source_tokenizer, PlainTokenizer), "what makes a tokenizer from it asks more"
     if options.strategy == "keep":
-        return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(_num_ids(source_tokenizer)))
+        return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(rows_needed(source_tokenizer)))
     if options.strategy == "prune":
         assert text is not None
         return _pruned(source, source_tokenizer, text, options.min_count)
@@ -221,7 +221,7 @@ def _pruned(source: Path, source_tokenizer: PreTrainedTokenizerFast, text: Docum
     files = derived_files(source, source_tokenizer, pruning.description, new_ids=pruning.new_ids)
     pruned = load_files(files)
     facts = {
-        "num_pruned": _num_ids(source_tokenizer) - len(pruning.old_ids),
+        "num_pruned": rows_needed(source_tokenizer) - len(pruning.old_ids),
         "num_needed": pruning.num_needed,
         "num_unreached": _num_unreached(pruned) - _num_unreached(source_tokenizer, {*pruning.old_ids}),
     }
@@ -232,16 +232,14 @@ def _left_out(directory: Path) -> tuple[str, ...]:
     return tuple(name for name in SENTENCEPIECE_FILES if (directory / name).is_file())
 
 
-def _num_ids(tokenizer: PreTrainedTokenizerFast) -> int:
-    return max(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-
-
 def _require_same_ids(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, *, num_ids: int) -> None:
     new_ids = new.backend_tokenizer.get_vocab(with_added_tokens=True)
     moved = [token for token, i in old.backend_tokenizer.get_vocab(with_added_tokens=True).items() if new_ids.get(token) != i]
-    if moved or _num_ids(new) != num_ids:
+    if moved or rows_needed(new) != num_ids:
         found = (
-            f"{len(moved)} of its tokens, the first {moved[0]!r}, would have other ids" if moved else f"it would have {_num_ids(new)} ids"
+            f"{len(moved)} of its tokens, the first {moved[0]!r}, would have other ids"
+            if moved
+            else f"it would have {rows_needed(new)} ids"
         )
         raise ValueError(
             f"the source's tokenizer cannot be extended: with {num_ids} ids wanted, {found};"

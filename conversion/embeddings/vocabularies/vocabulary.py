@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from conversion.embeddings.vocabularies.packed_texts import PackedBytes, PackedStrings
+from data_prep.tokenizers.files import backend_rows
 from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, described, special_token
 from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
 
@@ -211,7 +212,7 @@ def _packed(backend: Tokenizer, spelling: Spelling) -> tuple[PackedStrings, Pack
     num += sum(backend.model.token_to_id(token.content) is None for token in backend.get_added_tokens_decoder().values())
     blocks = list(_packed_blocks(backend, spelling, num))
     if not all(tokens.is_known.all() for tokens, _ in blocks):  # ids without a token: the highest is not known by their number
-        num = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        num = backend_rows(backend)
         blocks = list(_packed_blocks(backend, spelling, num))
     return PackedStrings(PackedBytes.concatenated([tokens for tokens, _ in blocks])), PackedBytes.concatenated([data for _, data in blocks])
 

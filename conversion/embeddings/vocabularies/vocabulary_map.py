@@ -92,10 +92,10 @@ def map_vocabulary(
     for target_id, source_id, match in _same_special(source, target):
         source_ids[target_id], matches[target_id] = source_id, match
     if known_ids is not None:
-        known = (known_ids >= 0) & (target.kinds != Kind.HOLE)
+        known = known_ids >= 0
         source_ids[known] = known_ids[known]
         matches[known & target.is_text] = Match.BYTES
-        matches[known & (target.kinds == Kind.SPECIAL) & (matches != Match.ROLE)] = Match.SPELLING
+        matches[known & ~target.is_text & (matches != Match.ROLE)] = Match.SPELLING  # rows of ids without a token stay as they are
     for match in MATCHINGS[matching]:
         left = np.flatnonzero((source_ids < 0) & (target.kinds == Kind.TEXT))
         for target_id, source_id in _alike(source, target, left.tolist(), match):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from data_prep.tokenizers import identity
-from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, rows_needed, tokenizer_digest
 from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
 from data_prep.tokenizers.plain_tokenizer import PlainTokenizer, described, read_tokenizer, special_token
 from tests.processes import ROOT
@@ -27,6 +27,7 @@ PLAIN: dict[str, Edit] = {
     "tokens listed": lambda config, content: config.update(added_tokens_decoder=_listed(content)),
     "some listed": lambda config, content: config.update(added_tokens_decoder={"2": _listed(content)["2"]}),
     "another side": lambda config, content: config.update(padding_side="left", model_max_length=77),
+    "ids without a token": lambda config, content: _named(content, 2777, "<far>"),
     "an added token that is special nowhere": lambda config, content: content["added_tokens"].append({"id": 2000, **_token("<more>")}),
 }
 NOT_PLAIN: dict[str, Edit] = {
@@ -54,6 +55,11 @@ def _mapping(content: dict[str, Any], token: str) -> dict[str, Any]:
     return next(added for added in _listed(content).values() if added["content"] == token)
 
 
+def _named(content: dict[str, Any], token_id: int, token: str) -> None:
+    content["added_tokens"].append({"id": token_id, **_token(token)})
+    content["model"]["vocab"][token] = token_id
+
+
 def _spaces() -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
@@ -74,7 +80,7 @@ def _edited(source: Path, directory: Path, edit: Edit) -> Path:
 
 def by_transformers(directory: Path) -> Identity:
     tokenizer = load_tokenizer(directory)
-    return Identity(len(tokenizer), tokenizer_digest(tokenizer))
+    return Identity(rows_needed(tokenizer), tokenizer_digest(tokenizer))
 
 
 @pytest.mark.parametrize("edit", PLAIN.values(), ids=PLAIN)
@@ -115,6 +121,22 @@ def test_tokens_in_files_of_their_own(tokenizer_dir: Path, tmp_path: Path) -> No
     (directory / "special_tokens_map.json").write_text(json.dumps({"mask_token": "<mask>"}))
     assert identity._plain_identity(directory) is None
     assert tokenizer_identity(directory) == by_transformers(directory) != tokenizer_identity(tokenizer_dir)
+
+
+def test_one_id_for_two_tokens_is_refused(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The library would number an added token by the 2,000 tokens of the model, whose highest id is 2,000 too."""
+
+    def edit(config: dict[str, Any], content: dict[str, Any]) -> None:
+        model = content["model"]
+        parts = {part for merge in model["merges"] for part in merge}
+        merge = next(merge for merge in reversed(model["merges"]) if "".join(merge) not in parts)
+        model["merges"].remove(merge)
+        del model["vocab"]["".join(merge)]
+        model["vocab"]["zadnji"] = 2000
+        content["added_tokens"].append({"id": 2001, **_token("<more>")})
+
+    with pytest.raises(ValueError, match=r"gives the id 2000 to the added token '<more>' and to 'zadnji'"):
+        tokenizer_identity(_edited(tokenizer_dir, tmp_path / "tokenizer", edit))
 
 
 def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Path) -> None:
