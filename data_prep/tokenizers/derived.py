@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.tokenizers.extension import merge_pairs, vocabulary_of
-from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, write_tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, without_a_callers_settings, write_tokenizer_files
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def read_description(directory: Path, tokenizer: PreTrainedTokenizerFast) -> dic
     Args:
         tokenizer: as loaded from the folder.
     """
-    loaded = json.loads(tokenizer.backend_tokenizer.to_str())
+    loaded: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     path = Path(directory) / "tokenizer.json"
     if not path.is_file():
         return loaded
-    return {**json.loads(path.read_text(encoding="utf-8")), "added_tokens": loaded["added_tokens"]}
+    return without_a_callers_settings({**json.loads(path.read_text(encoding="utf-8")), "added_tokens": loaded["added_tokens"]})
 
 
 def derived_files(

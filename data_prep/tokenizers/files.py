@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,7 +47,7 @@ class HasBackend(Protocol):
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """The fast tokenizer in a local folder; nothing is downloaded.
+    """The fast tokenizer in a local folder; nothing is downloaded, and no truncation or padding that stands in its tokenizer.json is done.
 
     Where SentencePiece's file is the only one, its conversion is ours, see `data_prep.tokenizers.sentencepiece_file`.
 
@@ -65,8 +65,19 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         return load_sentencepiece(directory)
 
     quiet_transformers()
+    tokenizer = _load(directory, _in_words_of_both)
+    if tokenizer.backend_tokenizer.truncation or tokenizer.backend_tokenizer.padding:
+        tokenizer = _load(directory, _without_a_callers_settings)
+    require_own_ids(tokenizer.backend_tokenizer, directory)
+    if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
+        tokenizer.eos_token = tokenizer.sep_token
+    return tokenizer
+
+
+def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:
+    """What transformers makes of a folder with some files' content as `told` has it."""
     try:
-        with _readable(directory) as readable:
+        with _readable(directory, told) as readable:
             tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises anything from OSError to KeyError for a broken tokenizer file
         if "trust_remote_code" in str(error):
@@ -77,9 +88,6 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"the tokenizer in {directory} cannot be loaded: {' '.join(str(error).split())}") from error
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer in {directory} has no fast form; add its tokenizer.json")
-    require_own_ids(tokenizer.backend_tokenizer, directory)
-    if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
-        tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
 
 
@@ -179,9 +187,7 @@ def tokenizer_files(directory: Path) -> list[Path]:
 def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
     """Content of the tokenizer's files by their name in the folder, tokenizer_config.json in words that transformers 4 and 5 both read."""
     files = {path.relative_to(directory).as_posix(): path.read_bytes() for path in tokenizer_files(directory)}
-    if CONFIG_NAME in files:
-        files[CONFIG_NAME] = _in_words_of_both(files[CONFIG_NAME])
-    return files
+    return {name: _in_words_of_both(name, content) for name, content in files.items()}
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
@@ -190,11 +196,13 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     write_tokenizer_files(directory, read_tokenizer_files(directory))
 
 
-def _in_words_of_both(content: bytes) -> bytes:
-    """The bytes of a tokenizer_config.json; where transformers 5 wrote it, with the class and the list of tokens by their older names.
+def _in_words_of_both(name: str, content: bytes) -> bytes:
+    """The bytes of a file; of a tokenizer_config.json that transformers 5 wrote, with the class and the list of tokens by their older names.
 
     5 knows the older names; 4 ends at the newer ones, each in its own way.
     """
+    if name != CONFIG_NAME:
+        return content
     try:
         config = json.loads(content)
     except ValueError:  # told when it is loaded
@@ -209,17 +217,29 @@ def _in_words_of_both(content: bytes) -> bytes:
     return content if told == config else (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode()
 
 
+def _without_a_callers_settings(name: str, content: bytes) -> bytes:
+    """The bytes of a file; of tokenizer.json without truncation and padding, which a caller had set before it was saved and no model has learned."""
+    if name != "tokenizer.json":
+        return _in_words_of_both(name, content)
+    return json.dumps(without_a_callers_settings(json.loads(content)), ensure_ascii=False).encode()
+
+
+def without_a_callers_settings(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a tokenizer.json without truncation and padding."""
+    return {**description, "truncation": None, "padding": None}
+
+
 @contextlib.contextmanager
-def _readable(directory: Path) -> Iterator[Path]:
-    """The folder, or a copy of the tokenizer in it whose words the installed transformers knows."""
+def _readable(directory: Path, told: Callable[[str, bytes], bytes]) -> Iterator[Path]:
+    """The folder, or a copy of the tokenizer in it where `told` changes a file's content."""
     path = directory / CONFIG_NAME
-    if not path.is_file() or path.read_bytes() == _in_words_of_both(path.read_bytes()):
+    if told is _in_words_of_both and (not path.is_file() or path.read_bytes() == told(CONFIG_NAME, path.read_bytes())):
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="scion-tokenizer-") as folder:
         copy = Path(folder) / directory.name
         copy.mkdir()
-        write_tokenizer_files(copy, read_tokenizer_files(directory))
+        write_tokenizer_files(copy, {name: told(name, content) for name, content in read_tokenizer_files(directory).items()})
         if (directory / "config.json").is_file():  # by which the library takes a class where tokenizer_config.json names none
             shutil.copyfile(directory / "config.json", copy / "config.json")
         yield copy

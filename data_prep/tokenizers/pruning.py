@@ -93,11 +93,9 @@ def _drop_others(model: dict[str, Any], kept: set[str], new_ids: Mapping[int, in
 
 
 def _renumber(description: dict[str, Any], new_ids: Mapping[int, int]) -> None:
-    """Give added tokens, padding and what is put around a text their new ids."""
+    """Give added tokens and what is put around a text their new ids."""
     for entry in description["added_tokens"]:
         entry["id"] = new_ids[entry["id"]]
-    if description.get("padding"):
-        description["padding"]["pad_id"] = new_ids[description["padding"]["pad_id"]]
     processors = [description.get("post_processor") or {}]
     for processor in processors:
         processors += processor.get("processors", ())

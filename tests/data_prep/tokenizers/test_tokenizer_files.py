@@ -12,6 +12,7 @@ import pytest
 import transformers
 from transformers import PreTrainedTokenizerFast
 
+from data_prep.tokenizers.derived import read_description
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, save_tokenizer, tokenizer_digest, tokenizer_files
 from tests.processes import ROOT
 
@@ -63,6 +64,25 @@ def test_digest_is_the_same_in_every_process(tokenizer_dir: Path) -> None:
     has_torch = not transformers.__version__.startswith("4.")  # from 5 on there is no way to leave it out
     assert done.stdout == f"{tokenizer_digest(load_tokenizer(tokenizer_dir))} {has_torch}\n"
     assert done.stderr == ""
+
+
+def test_a_callers_truncation_and_padding_are_not_done(tokenizer_dir: Path, tmp_path: Path) -> None:
+    left = shutil.copytree(tokenizer_dir, tmp_path / "left") / "tokenizer.json"
+    content = json.loads(left.read_text(encoding="utf-8"))
+    content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<s>",
+    }
+    left.write_text(json.dumps(content), encoding="utf-8")
+    plain, found = load_tokenizer(tokenizer_dir), load_tokenizer(left.parent)
+    for text in ("a", "medved in volk in lisica"):
+        assert found.backend_tokenizer.encode(text).ids == plain.backend_tokenizer.encode(text).ids
+    assert found.pad_token == plain.pad_token and read_description(left.parent, found)["padding"] is None
 
 
 def test_refusals(tokenizer_dir: Path, tmp_path: Path) -> None:
