@@ -99,11 +99,11 @@ def spelling_of(description: dict[str, Any]) -> Spelling:
         raise ValueError(
             f"the tokenizer marks the ends of words with {model['end_of_word_suffix']!r}; known are marks at their beginnings and byte-level"
         )
-    steps = [step for part in ("normalizer", "pre_tokenizer", "decoder") for step in _steps(description.get(part))]
-    if any(step["type"] == "ByteLevel" for step in steps):
+    steps = [(part, step) for part in ("normalizer", "pre_tokenizer", "decoder") for step in _steps(description.get(part))]
+    if any(step["type"] == "ByteLevel" for _, step in steps):
         return Spelling("byte-level")
-    byte_tokens = bool(model.get("byte_fallback")) or any(step["type"] == "ByteFallback" for step in steps)
-    marker = next(filter(None, map(_space_marker, steps)), "")
+    byte_tokens = bool(model.get("byte_fallback")) or any(step["type"] == "ByteFallback" for _, step in steps)
+    marker = next((found for part, step in steps if (found := _space_marker(part, step))), "")
     return Spelling("space-marker" if marker else "plain", space_marker=marker, byte_tokens=byte_tokens)
 
 
@@ -119,15 +119,14 @@ def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield part
 
 
-def _space_marker(step: dict[str, Any]) -> str:
+def _space_marker(part: str, step: dict[str, Any]) -> str:
+    """What a step writes for a space, or reads as one; a normalizer that makes a space of another character says nothing of that."""
     if step["type"] == "Metaspace":
         return step.get("replacement") or "▁"
     if step["type"] == "Replace":
-        pattern, content = step["pattern"].get("String"), step.get("content")
-        if pattern == " " and content:
-            return content
-        if content == " " and pattern:
-            return pattern
+        pattern, content = next(iter(step["pattern"].values()), ""), step.get("content", "")
+        of_space, becomes = (pattern, content) if part == "normalizer" else (content, pattern)
+        return becomes if of_space == " " else ""
     return ""
 
 
