@@ -5,7 +5,8 @@
   --untie               the output layer gets a matrix of its own, a copy of the input's
   --tie                 one matrix for both; refused unless they are equal bit for bit
   --append-rows N       N rows that no token uses yet
-  --append-tokens FILE  a token per line, added to the tokenizer, with a row each
+  --append-tokens FILE  a token per line, added to the tokenizer, with a row each; `new=old` copies the row of an old one, `new=old other` has
+                        their mean (in a JSON list a token is taken as it is)
   --keep FILE           a JSON list of tokens and ids, or a token per line; what the tokenizer needs to reach them is kept too
 """
 
@@ -119,21 +120,27 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
     return lost
 
 
-def _read_list(path: Path) -> list[str | int]:
-    """Tokens and ids from a JSON list, or a token per line."""
+def _new_and_old(line: str) -> tuple[str, str]:
+    """The new token of a line, and the old ones that it names behind the last =; a line such as `=` or `a=` is a token."""
+    new, _, old = line.rpartition("=")
+    return (new, old) if new and old.strip() else (line, "")
+
+
+def _read_list(path: Path) -> tuple[list[str | int], bool]:
+    """Tokens and ids from a JSON list, or a token per line; and whether it is JSON."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not text.lstrip().startswith("["):
-        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]  # U+2028 and its kind may be tokens
+        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")], False  # U+2028 and its kind may be tokens
     try:
         content = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path} begins like a JSON list but is none ({error})") from error
     if wrong := [item for item in content if isinstance(item, bool) or not isinstance(item, str | int)]:
         raise ValueError(f"{path} holds {wrong[0]!r}; expected tokens and ids")
-    return list(content)
+    return list(content), True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,17 +175,20 @@ def _edit(arguments: Any) -> Edit:
     if arguments.tie:
         return vocabulary_edit.tie
     if arguments.keep is not None:
-        return partial(vocabulary_edit.keep, wanted=_read_list(arguments.keep))
-    listed = _read_list(arguments.append_tokens) if arguments.append_tokens is not None else []
+        return partial(vocabulary_edit.keep, wanted=_read_list(arguments.keep)[0])
+    listed, is_json = _read_list(arguments.append_tokens) if arguments.append_tokens is not None else ([], True)
     tokens = [token for token in listed if isinstance(token, str)]
     if len(tokens) < len(listed):
         raise ValueError(f"{arguments.append_tokens} holds numbers; expected tokens")
+    pairs = [(token, "") if is_json else _new_and_old(token) for token in tokens]
+    tokens, starts = [new for new, _ in pairs], {new: old.split() for new, old in pairs if old}
     return partial(
         vocabulary_edit.append,
         num_rows=len(tokens) if arguments.append_tokens is not None else arguments.append_rows,
         method=arguments.new_rows,
         seed=arguments.seed,
         tokens=tokens,
+        starts=starts,
     )
 
 

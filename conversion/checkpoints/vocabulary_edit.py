@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from conversion.checkpoints.token_names import input_names, names_of
 from conversion.embeddings.methods.random_rows import random_rows, row_statistics
 from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_files
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 NEW_ROWS = ("mean", "random")
 _BLOCK_ROWS = 4096
@@ -144,37 +147,54 @@ def _different_rows(first: LazyTensor, second: LazyTensor) -> int:
     )
 
 
-def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Sequence[str] = ()) -> Tables:
+def append(
+    tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Sequence[str] = (), starts: Mapping[str, Sequence[str]] | None = None
+) -> Tables:
     """Add rows, after those of the tokenizer's tokens.
 
     The first of them may exist already, as padding that no token uses: those get new values too.  Every new row is the mean
-    of the rows of all tokens (Hewitt 2021), or drawn with their mean and deviation per dimension.
+    of the rows of all tokens (Hewitt 2021), or drawn with their mean and deviation per dimension, or that of named tokens alone.
 
     Args:
         num_rows: how many, one per token.
         method: one of NEW_ROWS.
         seed: decides what is drawn.
         tokens: to be added to the tokenizer; without any, the tokenizer stays as it is.
+        starts: new token -> old tokens whose mean its row is; a copy where it is one.
 
     Raises:
-        ValueError: if there is nothing to add, or a token is known already or twice in the list.
+        ValueError: if there is nothing to add, a token is known already, twice in the list or comes back from its ids as another text, or
+            an old token is unknown.
     """
     if num_rows < 1:
         raise ValueError(f"{num_rows} rows are to be added; expected at least 1")
     files = _with_tokens(tables.source, tokens) if tokens else None
+    named = _old_ids(tables.source, starts) if starts else {}
+    old_ids = {place: named[token] for place, token in enumerate(tokens) if token in named}
     first = tables.num_ids if tokens else tables.rows
     rows = max(tables.rows, first + num_rows)
     changed = [
         LazyTensor.of_blocks(
-            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.token_ids, first, num_rows, rows, method, seed)
+            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.token_ids, first, num_rows, rows, method, seed, old_ids)
         )
         for t in tables.row_tensors
     ]
-    facts = {"num_new_rows": num_rows, "new_rows": method, "seed": seed}
+    facts: dict[str, Any] = {"num_new_rows": num_rows, "new_rows": method, "seed": seed}
+    if starts:
+        facts["num_rows_from_named_tokens"] = len(old_ids)
     return tables.with_tensors(changed, rows=rows, tokenizer_files=files, facts=facts)
 
 
-def _appended(tensor: LazyTensor, token_ids: np.ndarray, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
+def _appended(
+    tensor: LazyTensor,
+    token_ids: np.ndarray,
+    first: int,
+    count: int,
+    rows: int,
+    method: str,
+    seed: int,
+    old_ids: Mapping[int, Sequence[int]],
+) -> Iterator[Tensor]:
     """The rows in order, some at a time: as many may be asked for as the disk holds."""
     old = tensor.read()
     statistics = row_statistics(LazyTensor.of(tensor.name, old.reshape(len(old), -1)), token_ids)
@@ -186,14 +206,18 @@ def _appended(tensor: LazyTensor, token_ids: np.ndarray, first: int, count: int,
         else:
             keys = [f"row {first + start + i}" for i in range(length)]
             new = torch.from_numpy(random_rows(keys, statistics, seed=seed, layer=tensor.name))
-        yield new.to(old.dtype).reshape(length, *old.shape[1:])
+        new = new.to(old.dtype).reshape(length, *old.shape[1:]).clone()
+        for place in old_ids.keys() & range(start, start + length):
+            ids = old_ids[place]
+            new[place - start] = old[ids[0]] if len(ids) == 1 else old[list(ids)].double().mean(0).to(old.dtype)
+        yield new
     if first + count < rows:
         yield old[first + count :]
 
 
 def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     """The tokenizer's files with tokens added to its list of added ones, which are found in a text before anything else."""
-    from data_prep.tokenizers.derived import derived_files, read_description
+    from data_prep.tokenizers.derived import derived_files, load_files, read_description
     from data_prep.tokenizers.extension import name_added_tokens
 
     tokenizer = load_tokenizer(directory)
@@ -209,7 +233,35 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     description["added_tokens"] = [*description["added_tokens"], *added]
     if len(known) < first_id:  # the library would number them by counting
         name_added_tokens(description["model"], description["added_tokens"])
-    return derived_files(directory, tokenizer, description)
+    files = derived_files(directory, tokenizer, description)
+    backend = load_files(files).backend_tokenizer
+    for entry in added:
+        _require_round_trip(backend, entry["id"], entry["content"], directory)
+    return files
+
+
+def _require_round_trip(backend: Tokenizer, token_id: int, token: str, directory: Path) -> None:
+    """Refuse a token that is not found where its text stands, or comes back as another: a byte-level decoder takes `é` for a byte."""
+    for text in (token, f"x{token}y", f"a {token} b"):
+        ids = backend.encode(text, add_special_tokens=False).ids
+        decoded = backend.decode(ids, skip_special_tokens=False)
+        if token_id not in ids or token.strip() not in decoded:
+            raise ValueError(
+                f"{token!r} cannot be added to the tokenizer in {directory}: its ids of {text!r} come back as {decoded!r}; give a token of letters"
+                " that its decoder leaves alone, or let `conversion.transfer --vocabulary expand` learn it from a text, in bytes"
+            )
+
+
+def _old_ids(directory: Path, starts: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+    """New token -> ids of the old tokens that are named for it."""
+    known = load_tokenizer(directory).get_vocab()
+    for new, old in starts.items():
+        if unknown := [token for token in old if token not in known]:
+            raise ValueError(
+                f"{new!r} is to begin as {unknown[0]!r}, which is no token of {directory}; name tokens as the tokenizer spells them, and give new"
+                " tokens that have = in them as a JSON list"
+            )
+    return {new: [known[token] for token in old] for new, old in starts.items()}
 
 
 def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:

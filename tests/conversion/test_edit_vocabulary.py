@@ -166,6 +166,18 @@ def test_tokens_are_appended_behind_the_highest_id(make_opt: OPTMaker, tmp_path:
     assert torch.allclose(new[INPUT][NUM_TOKENS], old[INPUT][with_token].double().mean(0).float(), atol=1e-6)
 
 
+def test_tokens_begin_as_others(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt(tie_word_embeddings=False)
+    (tmp_path / "tokens.txt").write_text("one=a\ntwo=a b\n==\n")
+    edited = run(hf_dir, "--append-tokens", tmp_path / "tokens.txt")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    a, b, one, two, _ = load_tokenizer(edited).convert_tokens_to_ids(["a", "b", "one", "two", "=="])
+    assert (one, two) == (NUM_TOKENS, NUM_TOKENS + 1)
+    for name in (INPUT, OUTPUT):
+        assert torch.equal(new[name][one], old[name][a])
+        assert torch.equal(new[name][two], old[name][[a, b]].double().mean(0).float())
+
+
 def test_tokens_that_cannot_be_appended(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt()
     (tmp_path / "known").write_text("new\n</s>\n")
@@ -174,6 +186,14 @@ def test_tokens_that_cannot_be_appended(make_opt: OPTMaker, tmp_path: Path) -> N
         run(hf_dir, "--append-tokens", tmp_path / "known")
     with pytest.raises(ValueError, match=expect("the list of tokens has one twice or an empty line; give each once")):
         run(hf_dir, "--append-tokens", tmp_path / "twice")
+    (tmp_path / "unknown").write_text("new=no-such-token\n")
+    with pytest.raises(ValueError, match="'new' is to begin as 'no-such-token', which is no token of"):
+        run(hf_dir, "--append-tokens", tmp_path / "unknown")
+    (tmp_path / "bytes").write_text("谁\nété\n")  # é is a letter for a byte, 谁 is none
+    with pytest.raises(
+        ValueError, match=r"'été' cannot be added to the tokenizer in .*: its ids of 'été' come back as '\ufffdt\ufffd'; give"
+    ):
+        run(hf_dir, "--append-tokens", tmp_path / "bytes")
     with pytest.raises(ValueError, match=expect("0 rows are to be added; expected at least 1")):
         run(hf_dir, "--append-rows", "0")
     assert not (tmp_path / "edited").exists()
