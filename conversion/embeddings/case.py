@@ -60,7 +60,7 @@ def read_case(request: TransferRequest) -> TransferCase:
             found_in=str(request.source),
             expected_by="its manifest",
         )
-    source = Vocabulary.of(source_tokenizer)
+    source = Vocabulary.of(source_tokenizer).as_source()
     if len(source) > layers.num_rows:
         raise ValueError(
             f"the tokenizer in {request.source} has {len(source)} ids, but {layers.input} has only {layers.num_rows} rows;"

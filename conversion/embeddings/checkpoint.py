@@ -178,6 +178,7 @@ def write_transfer(
         "model_type": checkpoint.model_type,
         "matching": request.matching,
         "num_rows_by_origin": transfer.plan.counts(),
+        "num_unreached_source_tokens": int((transfer.inputs.source.kinds == Kind.UNREACHED).sum()),
     }
     if transfer.plan.facts:
         facts["learning"] = dict(transfer.plan.facts)

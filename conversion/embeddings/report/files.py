@@ -43,7 +43,12 @@ def special_token_table(inputs: TransferInputs, plan: RowPlan) -> list[tuple[str
         source_id = int(plan.source_ids[target_id])
         source_token = inputs.source.tokens[source_id] if source_id >= 0 else None
         match = Match(inputs.overlap.matches[target_id]) if source_id >= 0 else Match.NONE
-        table.append((inputs.target.tokens[target_id] or "", source_token, reasons[match]))
+        roles, its = (
+            {role for role, i in side.roles.items() if i == token}
+            for side, token in ((inputs.target, target_id), (inputs.source, source_id))
+        )
+        kept = f" ({', '.join(sorted(roles & its))})" if match != Match.NONE and its and len(roles) > len(roles & its) > 0 else ""
+        table.append((inputs.target.tokens[target_id] or "", source_token, reasons[match] + kept))
     return table
 
 
@@ -154,6 +159,8 @@ def summary(inputs: TransferInputs, plan: RowPlan) -> str:
     lines = []
     for origin, count in plan.counts().items():
         lines.append(f"  {origin:<18}{count:>9,}{100 * count / len(plan.origins):>7.1f} %")
+    if unreached := int((inputs.source.kinds == Kind.UNREACHED).sum()):
+        lines.append(f"  source tokens that no text reaches, whose rows are not used: {unreached:,}")
     for target_token, source_token, reason in special_token_table(inputs, plan):
         lines.append(f"  {target_token:<18}{'from ' + source_token if source_token is not None else 'no source':<18}({reason})")
     return "\n".join(lines)

@@ -121,7 +121,10 @@ def _origins(facts: Mapping[str, Any]) -> str:
         for origin, count in counts.items()
     )
     head = '<thead><tr><th scope="col">origin</th><th scope="col">rows</th><th scope="col">share</th><th></th></tr></thead>'
-    made = "".join(f"<p>{html.escape(line[0].upper() + line[1:])}.</p>" for line in describe(facts["vocabulary"]))
+    told = describe(facts["vocabulary"])
+    if facts.get("num_unreached_source_tokens"):
+        told.append(f"{facts['num_unreached_source_tokens']:,} source tokens, whose rows are not used, are reached by no text")
+    made = "".join(f"<p>{html.escape(line[0].upper() + line[1:])}.</p>" for line in told)
     return made + _scroll("rows by origin", f"<table>{head}<tbody>{rows}</tbody></table>")
 
 

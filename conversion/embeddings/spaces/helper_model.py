@@ -47,7 +47,7 @@ class HelperModel:
         from data_prep.tokenizers.plain_tokenizer import read_tokenizer
 
         checkpoint = HFCheckpoint.open(directory)
-        vocabulary = Vocabulary.of(read_tokenizer(directory))
+        vocabulary = Vocabulary.of(read_tokenizer(directory)).as_source()
         name = input_matrix_name(checkpoint)
         if len(vocabulary) > checkpoint.shape(name)[0]:
             raise ValueError(

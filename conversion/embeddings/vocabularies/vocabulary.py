@@ -7,8 +7,9 @@ space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
@@ -22,9 +23,10 @@ from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, described, specia
 from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
-ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+# End of text before its beginning: of a token with both roles texts teach only the end, where it is to be predicted.
+ROLES = ("eos", "bos", "unk", "pad", "cls", "sep", "mask")
 _BLOCK_TOKENS = 8192  # that are objects of Python at a time
 _BYTE_TOKEN_LENGTH = len("<0x00>")
 
@@ -36,6 +38,7 @@ class Kind(IntEnum):
     BYTE = 1  # `<0xXX>`: the last resort of SentencePiece for one byte
     SPECIAL = 2  # a sign with a role, never part of a text
     HOLE = 3  # an id below the highest one that no token has
+    UNREACHED = 4  # would stand for bytes of text, but no text is cut into it, so that its row was never trained; see `as_source`
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,43 @@ class Vocabulary:
             if token_id is not None and token_id < len(tokens) and kinds[token_id] != Kind.HOLE:
                 kinds[token_id], others[token_id] = Kind.SPECIAL, None
         return cls(tokens, token_bytes.with_others(others), kinds, roles, spelling, backend, unknown_id)
+
+    def as_source(self) -> Vocabulary:
+        """The same with the tokens marked that are no source of rows, because no text is cut into them.
+
+        An added token takes its text before the model sees it, so what contains that is never reached (GPT-NeoX has `    ` and `ĠĠĠĠ`);
+        nor is what BPE or Unigram itself cuts into others.
+        """
+        unreached = [i for i in np.flatnonzero(self.kinds == Kind.TEXT).tolist() if not self._is_reached(i)]
+        kinds = self.kinds.copy()
+        kinds[unreached] = Kind.UNREACHED
+        return replace(self, kinds=kinds)
+
+    def _is_reached(self, token_id: int) -> bool:
+        if token_id in self._added:
+            return True
+        if self._added_text is not None and self._added_text.search(self.token_bytes[token_id] or b""):
+            return False
+        return self.spelling.form == "wordpiece" or self._model_ids(self.tokens[token_id] or "") == [token_id]
+
+    @cached_property
+    def _added(self) -> dict[int, AddedToken]:
+        return dict(self.backend.get_added_tokens_decoder())
+
+    @cached_property
+    def _added_ids(self) -> dict[bytes, int]:
+        """Bytes -> id of the added tokens of text that are found anywhere in a text."""
+        return {
+            data: i
+            for i, token in self._added.items()
+            if not token.single_word and self.kinds[i] == Kind.TEXT and (data := self.token_bytes[i])
+        }
+
+    @cached_property
+    def _added_text(self) -> re.Pattern[bytes] | None:
+        """Finds the added tokens of text, the longest first."""
+        texts = sorted(self._added_ids, key=len, reverse=True)
+        return re.compile(b"|".join(map(re.escape, texts))) if texts else None
 
     @cached_property
     def model(self) -> Any:
@@ -148,10 +188,18 @@ class Vocabulary:
         """Ids of the tokens into which the tokenizer's model cuts the given bytes.
 
         The model is asked directly: a normalizer would change the bytes, and a pre-tokenizer would put a space before them.
-        What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
+        Added tokens of text go before it.  What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
         """
         is_piece = self._is_piece
-        return [piece for piece in self._cut(data) if is_piece[piece]]
+        return [piece for piece in self._cut_around_added(data) if is_piece[piece]]
+
+    def _cut_around_added(self, data: bytes) -> Iterator[int]:
+        start = 0
+        for found in self._added_text.finditer(data) if self._added_text is not None else ():
+            yield from self._cut(data[start : found.start()])
+            yield self._added_ids[found[0]]
+            start = found.end()
+        yield from self._cut(data[start:])
 
     @cached_property
     def _is_piece(self) -> list[bool]:

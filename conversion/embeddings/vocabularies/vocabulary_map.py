@@ -26,7 +26,7 @@ class Match(IntEnum):
     NONE = 0
     BYTES = 1
     ROLE = 2  # special token of the same role
-    SPELLING = 3  # special token without a role in the source, spelled the same
+    SPELLING = 3  # special token that is spelled the same, where no role says more
     CHOSEN = 4  # named by the user
     CASE = 5  # same but for capitals
     SPACE = 6  # same but for the space before it
@@ -166,13 +166,14 @@ def _same_special(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int,
     for role in ROLES:
         if role in target.roles:
             roles_of.setdefault(target.roles[role], []).append(role)
-    for target_id in np.flatnonzero(target.kinds == Kind.SPECIAL):
-        by_role = (_with_role(source, role) for role in roles_of.get(int(target_id), ()))
-        source_id = next((found for found in by_role if found is not None), None)
-        if source_id is not None:
-            yield int(target_id), source_id, Match.ROLE
-        elif (spelled_alike := source.backend.token_to_id(target.tokens[target_id] or "")) is not None:
-            yield int(target_id), spelled_alike, Match.SPELLING
+    for target_id in np.flatnonzero(target.kinds == Kind.SPECIAL).tolist():
+        by_role = [found for role in roles_of.get(target_id, ()) if (found := _with_role(source, role)) is not None]
+        spelled_alike = source.backend.token_to_id(target.tokens[target_id] or "")
+        # Where one token has roles that are several tokens' in the source, it is meant to be the one that is spelled alike.
+        if spelled_alike is not None and (not by_role or (len({*by_role}) > 1 and source.kinds[spelled_alike] == Kind.SPECIAL)):
+            yield target_id, spelled_alike, Match.ROLE if spelled_alike in by_role else Match.SPELLING
+        elif by_role:
+            yield target_id, by_role[0], Match.ROLE
 
 
 def _with_role(source: Vocabulary, role: str) -> int | None:

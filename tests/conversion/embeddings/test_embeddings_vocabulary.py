@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -229,6 +230,9 @@ def test_special_tokens_by_role() -> None:
     pairs = _pairs(opt, target)
     assert pairs["<s>"] == "</s>" and pairs["</s>"] == "</s>" and pairs["<pad>"] == "<pad>"
     assert pairs["<unk>"] is None  # the source has lent the role to its end of text, whose row means something else
+    # Where the target has one token for both, it is the source's of the same spelling, else its end of text.
+    assert _pairs(target, opt)["</s>"] == "</s>"
+    assert _pairs(target, Vocabulary.of(byte_level("abc", num_tokens=262)))["<|endoftext|>"] == "</s>"
     bert = Vocabulary.of(wordpiece("abc abd", num_tokens=20))
     assert {token: _pairs(bert, target)[token] for token in SPECIALS.values()} == {
         "<s>": "[CLS]",
@@ -236,6 +240,36 @@ def test_special_tokens_by_role() -> None:
         "<pad>": "[PAD]",
         "<unk>": "[UNK]",
     }
+
+
+@pytest.mark.parametrize("character", ["\n", "\u00a0"])
+def test_another_character_may_become_a_space_first(character: str) -> None:
+    plain = sentencepiece_like("to je to", num_tokens=300)
+    description = json.loads(plain.backend_tokenizer.to_str())
+    first = {"type": "Replace", "pattern": {"String": character}, "content": " "}
+    description["normalizer"] = {"type": "Sequence", "normalizers": [first, description["normalizer"]]}
+    changed = Vocabulary.of(wrap(Tokenizer.from_str(json.dumps(description)), SPECIALS))
+    assert list(changed.token_bytes) == list(Vocabulary.of(plain).token_bytes)
+
+
+def test_tokens_that_no_text_reaches_are_no_sources() -> None:
+    """Added tokens take their text first; what BPE has no merge for, it never makes."""
+    plain = byte_level("a b", num_tokens=262)
+    description = json.loads(plain.backend_tokenizer.to_str())
+    model, added = description["model"], description["added_tokens"]
+    model["merges"] += [["Ġ", "Ġ"], ["ĠĠ", "ĠĠ"]]
+    model["vocab"] |= {token: len(model["vocab"]) + i for i, token in enumerate(("ĠĠ", "ĠĠĠĠ", "unmerged"))}
+    target = Vocabulary.of(wrap(Tokenizer.from_str(json.dumps(description)), {}))
+    assert [target.tokens[i] for i in np.flatnonzero(target.as_source().kinds == Kind.UNREACHED)] == ["unmerged"]
+    added.append(dict(added[0], id=len(model["vocab"]), content="    ", special=False, normalized=True))
+    changed = wrap(Tokenizer.from_str(json.dumps(description)), {})
+    source = Vocabulary.of(changed).as_source()
+    four = changed("a    b")["input_ids"][1]
+    assert source.tokens[four] == "    " and source.pieces(b"     a") == changed("     a")["input_ids"]
+    assert map_vocabulary(source, target).source_ids[target.tokens.index("ĠĠĠĠ")] == four
+    back = map_vocabulary(target.as_source(), source).source_ids
+    assert back[four] == back[source.tokens.index("ĠĠĠĠ")] == target.tokens.index("ĠĠĠĠ")
+    assert back[source.tokens.index("unmerged")] == -1
 
 
 def test_special_tokens_are_never_text() -> None:
