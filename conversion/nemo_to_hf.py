@@ -3,7 +3,7 @@
 Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
 are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
 does, its bytes are the same (words that transformers 5 alone reads get those of 4 beside them).  Tokenizer, chat template and generation config are the source's, byte for byte,
-unless --chat-template gives another one.  README.md is a model
+unless --chat-template gives another one, or the training data began documents otherwise than the tokenizer: then it begins texts as they did.  README.md is a model
 card with what the manifests say of the model's origin.
 """
 
@@ -69,6 +69,8 @@ def export(
     from conversion.families.mapping import hf_name_of, map_to_hf
     from conversion.formats.lazy_tensor import counted
     from conversion.formats.safetensors_file import write_safetensors
+    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
+    from data_prep.tokenizers.frame import FRONT, set_front
 
     return_freed_memory()
     nemo = NeMoCheckpoint.open(input_dir)
@@ -120,6 +122,9 @@ def export(
             copy_config(nemo.hf_dir, staging)
         (staging / CARD_NAME).write_text(card_text, encoding="utf-8")
         copy_companions(nemo.hf_dir, staging)
+        if FRONT in facts and tokenizer_files(staging):
+            set_front(staging, facts[FRONT])
+            facts["tokenizer_digest"] = tokenizer_digest(load_tokenizer(staging))
         if chat_template is not None:
             add_chat_template(staging, chat_template)
         return write_manifest(

@@ -22,6 +22,7 @@ from data_prep.megatron.index import TokenFile, open_dataset
 from data_prep.megatron.shard import LINES
 from data_prep.megatron.windows import TrainingWindows
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.frame import front_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -80,6 +81,7 @@ def describe(dataset: Dataset) -> str:
     )
     if dataset.manifest is None:
         return text
+    text += front_sentence(dataset.manifest.facts) + "\n"
     rows = [
         [shard["source"], f"{shard['num_documents']:,}", f"{shard['num_empty_documents']:,}", f"{sum(shard['bad_input'].values()):,}",
          f"{shard['text_bytes']:,}", f"{shard['num_tokens']:,}", f"{shard['text_bytes'] / max(1, shard['num_tokens']):.2f}"]

@@ -18,8 +18,9 @@ from common.progress import Progress
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import PREFIX, STAGE, TokenFile, open_dataset
 from data_prep.megatron.shard import LINES, Part, join
+from data_prep.tokenizers.frame import FRONT, OWN_FRONT
 
-_SAME = ("tokenizer_digest", "vocab_size", "eos_token_id")
+_SAME = (FRONT, OWN_FRONT, "tokenizer_digest", "vocab_size", "eos_token_id")
 _SLOW = "not_by_words_because"  # of tokenizers without a fast path alone
 
 
@@ -27,7 +28,7 @@ def join_megatron(directories: Sequence[Path], output_dir: Path, *, arguments: a
     """Join datasets into a new directory and return its manifest.
 
     Raises:
-        ValueError: if a part is damaged, given twice, or made with another tokenizer.
+        ValueError: if a part is damaged, given twice, or made with another tokenizer or --bos.
     """
     manifests = [open_dataset(directory)[1] for directory in directories]
     first = manifests[0]
@@ -35,10 +36,10 @@ def join_megatron(directories: Sequence[Path], output_dir: Path, *, arguments: a
         if directory.resolve() in {other.resolve() for other in directories[:number]}:
             raise ValueError(f"{directory} is given twice; its documents would be in the data twice")
         for name in _SAME:
-            if manifest.facts[name] != first.facts[name]:
+            if manifest.facts.get(name) != first.facts.get(name):
                 raise ValueError(
-                    f"{directory} has {name} {manifest.facts[name]}, but {directories[0]} has {first.facts[name]};"
-                    " make both with the same tokenizer"
+                    f"{directory} has {name} {manifest.facts.get(name)}, but {directories[0]} has {first.facts.get(name)};"
+                    " make both with the same tokenizer and --bos"
                 )
     num_bytes = sum(manifest.files[f"{PREFIX}.bin"].size for manifest in manifests)
     with (

@@ -50,6 +50,7 @@ from data_prep.sharing import crew
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.frame import add_bos_argument, document_front
 
 UNKNOWN_LANGUAGE = "und"  # ISO 639 for "undetermined"
 _HELD_OUT, _NEVER = -1, -2
@@ -137,6 +138,7 @@ def mixture(
     rules: MixtureRules | None = None,
     reading: Reading | None = None,
     workers: int = 1,
+    bos: str = "auto",
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
     """Write the mixture into a new directory and return its manifest.
@@ -145,6 +147,7 @@ def mixture(
 
     Args:
         tokenizers: name -> folder; budgets are in tokens of the first.
+        bos: what will stand in front of each document, see `document_front`; counted too.
 
     Raises:
         ValueError: if rules and corpora do not fit, a file cannot be read or the disk is full; counted shards wait for the same call.
@@ -155,6 +158,7 @@ def mixture(
     loaded = {name: load_tokenizer(directory) for name, directory in tokenizers.items()}
     digests = {name: tokenizer_digest(tokenizer) for name, tokenizer in loaded.items()}
     reasons = {name: tell_if_slow(word_encoder(tokenizer.backend_tokenizer), f"tokenizer {name}") for name, tokenizer in loaded.items()}
+    fronts = [document_front(tokenizer, bos) for tokenizer in loaded.values()]
     units = Units(reading, rules.group_key, rules.sentences is not None, rules.weight_keys)
     plan = {
         "stage": "data_prep.mixture",
@@ -162,13 +166,14 @@ def mixture(
         "reading": asdict(reading),
         "corpora": [[corpus.name, corpus.facts, *map(str, corpus.paths)] for corpus in chosen],
         "tokenizers": digests,
+        "fronts": fronts,
     }
     paths = [path for corpus in chosen for path in corpus.paths]
     with resumable_directory(output_dir, plan) as (directory, scratch):
         shards = [
             Shard(path, corpus, f"{corpus.name}/{name}") for corpus in chosen for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
-        _count(shards, units, list(tokenizers.values()), scratch, workers)
+        _count(shards, units, list(tokenizers.values()), fronts, scratch, workers)
         counts = decide(chosen, shards, scratch, rules, num_tokenizers=len(tokenizers))
         if not any(count.train.documents for count in counts):
             raise ValueError(f"no document is left for training in {', '.join(map(str, paths))}; give more text or larger budgets")
@@ -192,11 +197,13 @@ def mixture(
         )
 
 
-def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], scratch: Path, workers: int) -> None:
+def _count(
+    shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], fronts: Sequence[Sequence[int]], scratch: Path, workers: int
+) -> None:
     jobs = [CountJob(shard.path, shard.corpus.name, shard.table_path(scratch), units) for shard in shards]
     size = sum(shard.path.stat().st_size for shard in shards)
     with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
-        prepared = (tokenizers, workers == 1, progress)
+        prepared = (tokenizers, fronts, workers == 1, progress)
         for _ in ordered_map(
             count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared
         ):
@@ -387,6 +394,7 @@ def _parser() -> argparse.ArgumentParser:
         "--group-key", default="group", metavar="KEY", help="documents with the same value stay together (default: group)"
     )
     run = parser.add_argument_group("running")
+    add_bos_argument(run)
     run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
     command.add_running_arguments(run, skips_bad=False)
     crew.add_argument(run)
@@ -419,19 +427,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         rules=rules,
         reading=Reading.of(arguments),
         workers=arguments.workers,
+        bos=arguments.bos,
         arguments=arguments,
     )
     manifest, _ = crew.share(arguments, "data_prep.mixture", work)
     command.print_report(arguments.output)
     folder = arguments.tokenizer[0].partition("=")[2]
-    steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"))
+    steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"), bos=arguments.bos)
     print(f"\nNext:\n\n{steps}", end="", flush=True)
     return _to_megatron(arguments, manifest.facts["blend"], folder) if arguments.megatron else command.DONE
 
 
 def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer: str) -> int:
     """Run `data_prep.to_megatron` for each corpus and the validation text; the first exit code that is not 0, or 0."""
-    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers), *_machines(arguments)]
+    options = ["--tokenizer", tokenizer, "--bos", arguments.bos, "--workers", str(arguments.workers), *_machines(arguments)]
     for name, paths in megatron_inputs(arguments.output, made).items():
         words = [
             sys.executable,

@@ -1,6 +1,7 @@
 """Tokenize questions with their answers for tuning on the answers alone: JSON lines -> Megatron's indexed format.
 
-Each pair is two documents, one behind the other: the prompt, made of the question, and the answer with the end-of-text token.  Training
+Each pair is two documents, one behind the other: the prompt, made of the question, behind what the tokenizer puts in front of a text or --bos
+says; and the answer with the end-of-text token, without a beginning of its own.  Training
 (`recipes.train`) takes a pair as one sample and counts the loss of the answer's tokens.
 """
 
@@ -18,6 +19,7 @@ from common.artifacts import DigestingWriter, Manifest, digest_file, staged_dire
 from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, stored_ids, token_dtype
 from data_prep.reading.documents import read_documents, require_text_files
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.frame import add_bos_argument, document_front, front_facts, front_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -34,6 +36,7 @@ def question_answers(
     template: str = TEMPLATE,
     question_key: str = "question",
     answer_key: str = "answer",
+    bos: str = "auto",
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
     """Write a data set of pairs and return its manifest.
@@ -41,6 +44,7 @@ def question_answers(
     Args:
         paths: JSON lines, each with a question and an answer.
         template: of the prompt, with `{question}` in it once.
+        bos: what stands in front of each prompt, see `document_front`.
 
     Raises:
         ValueError: if an input is missing or a line of it lacks one of both, the tokenizer has no end-of-text token, or the template
@@ -51,13 +55,14 @@ def question_answers(
     tokenizer = load_tokenizer(tokenizer_dir)
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer in {tokenizer_dir} has no end-of-text token (eos_token); answers have to end")
+    front = document_front(tokenizer, bos)
     require_text_files(paths)
     lengths: list[int] = []
     text_bytes = 0
     with staged_directory(output_dir) as staging:
         dtype = token_dtype(rows_needed(tokenizer))
         with DigestingWriter(staging / f"{PREFIX}.bin") as stream:
-            for text, part in (pair for path in paths for pair in _parts(path, tokenizer, template, question_key, answer_key)):
+            for text, part in (pair for path in paths for pair in _parts(path, tokenizer, front, template, question_key, answer_key)):
                 lengths.append(len(part))
                 text_bytes += len(text.encode())
                 stream.write(stored_ids(np.array(part, dtype=np.int64), dtype).tobytes())
@@ -70,6 +75,7 @@ def question_answers(
             "tokenizer_digest": tokenizer_digest(tokenizer),
             "vocab_size": rows_needed(tokenizer),
             "eos_token_id": tokenizer.eos_token_id,
+            **front_facts(tokenizer, front),
             "num_pairs": len(lengths) // 2,
             "num_tokens": sum(lengths),
             "text_bytes": text_bytes,
@@ -86,7 +92,7 @@ def question_answers(
 
 
 def _parts(
-    path: Path, tokenizer: PreTrainedTokenizerFast, template: str, question_key: str, answer_key: str
+    path: Path, tokenizer: PreTrainedTokenizerFast, front: Sequence[int], template: str, question_key: str, answer_key: str
 ) -> Iterator[tuple[str, list[int]]]:
     """Text and token ids: prompt, answer, prompt, answer ..."""
     encode = tokenizer.backend_tokenizer.encode
@@ -97,7 +103,7 @@ def _parts(
                 f"{path}, line {document.line}: expected texts as {question_key!r} and {answer_key!r}, and one of them is missing"
             )
         prompt = template.replace(_FIELD, question)
-        yield prompt, encode(prompt, add_special_tokens=False).ids
+        yield prompt, [*front, *encode(prompt, add_special_tokens=False).ids]
         yield document.text, [*encode(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
 
 
@@ -112,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--template", default=TEMPLATE, help="of the prompt; \\n in it is a new line (default: {question}\\n)")
     parser.add_argument("--question-key", default="question", metavar="KEY", help="of a line's question (default: question)")
     parser.add_argument("--answer-key", default="answer", metavar="KEY", help="of a line's answer (default: answer)")
+    add_bos_argument(parser)
     arguments = parser.parse_args(argv)
     manifest = question_answers(
         arguments.input,
@@ -120,10 +127,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         template=arguments.template.replace("\\n", "\n"),
         question_key=arguments.question_key,
         answer_key=arguments.answer_key,
+        bos=arguments.bos,
         arguments=arguments,
     )
     facts = manifest.facts
-    print(f"{arguments.output}: {facts['num_pairs']:,} pairs, {facts['num_tokens']:,} tokens, the longest pair has {facts['longest_pair']}")
+    print(
+        f"{arguments.output}: {facts['num_pairs']:,} pairs, {facts['num_tokens']:,} tokens, the longest pair has {facts['longest_pair']};"
+        f" {front_sentence(facts)}"
+    )
     return command.DONE
 
 

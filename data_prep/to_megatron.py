@@ -1,7 +1,7 @@
 """Tokenized text for training: documents to Megatron's `.bin` and `.idx`, with an end-of-text token after each.
 
-Documents are tokenized without special tokens, and text that spells one (`</s>`) is text: only the end of a document is
-an end-of-text token.  Empty documents are left out and counted.  The ids are those of the tokenizer's own library, and so is each of the
+In front of each document stands what the tokenizer's own post-processor puts there (Gemma, Llama: `<bos>`), or what --bos says.  Text that spells
+a special token (`</s>`) is text: only the end of a document is an end-of-text token.  Empty documents are left out and counted.  The ids are those of the tokenizer's own library, and so is each of the
 sample documents that are read back at the end; the same input gives the same bytes for any number of --workers.
 
 Each input file is a shard.  A run that was stopped, killed or ran out of disk leaves its finished shards in `.OUTPUT.unfinished`; the
@@ -33,6 +33,7 @@ from data_prep.sharing import crew
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.frame import add_bos_argument, document_front, front_facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,7 @@ class Work:
     """What every worker has: processes are forked with it, since a tokenizer takes seconds to load."""
 
     encoders: Sequence[WordEncoder | LibraryEncoder]
+    front: tuple[int, ...]
     eos_token_id: int
     dtype: np.dtype
     reading: Reading
@@ -60,9 +62,13 @@ def to_megatron(
     *,
     reading: Reading | None = None,
     workers: int = 1,
+    bos: str = "auto",
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
     """Write documents as an indexed dataset into a new directory and return its manifest.
+
+    Args:
+        bos: what stands in front of each document, see `document_front`.
 
     Raises:
         ValueError: if the tokenizer has no end-of-text token, a file cannot be read, there is no text or the disk is full; finished shards
@@ -74,18 +80,24 @@ def to_megatron(
             f"the tokenizer in {tokenizer.name_or_path} has no end-of-text token, which must end each document;"
             " set eos_token in its tokenizer_config.json"
         )
+    front = document_front(tokenizer, bos)
     require_text_files(paths, reading.separator)
     vocab_size = rows_needed(tokenizer)
     dtype = token_dtype(vocab_size)
     encoders = word_encoder(tokenizer.backend_tokenizer).for_threads(workers // len(paths))
-    facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}
+    facts = {
+        "tokenizer_digest": tokenizer_digest(tokenizer),
+        "vocab_size": vocab_size,
+        "eos_token_id": tokenizer.eos_token_id,
+        **front_facts(tokenizer, front),
+    }
     reason = tell_if_slow(encoders[0], f"the tokenizer in {tokenizer.name_or_path}")
     plan = {"stage": STAGE, **facts, "reading": asdict(reading), "inputs": list(map(str, paths))}
     with resumable_directory(output_dir, plan) as (directory, scratch):
         try:
             jobs = [(path, scratch / f"{number:05d}") for number, path in enumerate(paths)]
             with SharedProgress("tokenizing", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
-                work = Work(encoders, tokenizer.eos_token_id, dtype, reading, progress)
+                work = Work(encoders, front, tokenizer.eos_token_id, dtype, reading, progress)
                 found = ordered_map(
                     _run, jobs, workers=min(workers, len(jobs)), name=lambda job: str(job[0]), initializer=_begin, initargs=(work,)
                 )
@@ -101,7 +113,7 @@ def to_megatron(
         finally:
             _WORK.clear()
         digests = join((shard_part(stem, record) for (_, stem), record in zip(jobs, records)), directory, dtype)
-        checked = check(directory, records, tokenizer.backend_tokenizer, tokenizer.eos_token_id)
+        checked = check(directory, records, tokenizer.backend_tokenizer, tokenizer.eos_token_id, front=front)
         return write_manifest(
             directory,
             stage=STAGE,
@@ -127,7 +139,14 @@ def _run(job: tuple[Path, Path]) -> ShardRecord:
     [work] = _WORK
     path, stem = job
     return tokenize_shard(
-        path, stem, work.encoders, eos_token_id=work.eos_token_id, dtype=work.dtype, reading=work.reading, progress=work.progress
+        path,
+        stem,
+        work.encoders,
+        eos_token_id=work.eos_token_id,
+        front=work.front,
+        dtype=work.dtype,
+        reading=work.reading,
+        progress=work.progress,
     )
 
 
@@ -147,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_input_arguments(parser)
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of a Hugging Face tokenizer")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_bos_argument(parser)
     command.add_running_arguments(parser)
     crew.add_argument(parser)
     arguments = parser.parse_args(argv)
@@ -164,6 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.output,
         reading=Reading.of(arguments),
         workers=arguments.workers,
+        bos=arguments.bos,
         arguments=arguments,
     )
     manifest, _ = crew.share(arguments, STAGE, work)

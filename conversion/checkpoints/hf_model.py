@@ -16,6 +16,7 @@ from conversion.checkpoints.adapter import adapter_digest, add_adapter, find_bas
 from conversion.checkpoints.hf_config import load_config
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
 from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, rows_needed, save_tokenizer, tokenizer_digest
+from data_prep.tokenizers.frame import require_own_front
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -80,6 +81,7 @@ def inspect_checkpoint(directory: Path, *, name: str, base: Path | None = None) 
     require_same_tokenizer(
         digest_of_tokenizer, facts.get("tokenizer_digest"), found_in=str(directory), expected_by=f"the manifest of {directory}"
     )
+    require_own_front(tokenizer, facts, source=str(directory))
     vocab_size = int(config.vocab_size)
     if (largest_id := rows_needed(tokenizer) - 1) >= vocab_size:
         raise ValueError(
@@ -113,13 +115,15 @@ def _with_adapter(base: Checkpoint, directory: Path) -> Checkpoint:
                 f"the tokenizer in {directory} has ids up to {largest_id}, but its base model {base.directory} has {base.vocab_size} rows:"
                 " it is the tokenizer of another model; give the right base with --base"
             )
+    facts = dict(manifest.facts) if manifest is not None else {}
+    require_own_front(tokenizer, facts, source=str(directory))
     return replace(
         base,
         digest=combined_digest({"base": base.digest, "adapter": adapter_digest(directory), "tokenizer": digest}),
         tokenizer=tokenizer,
         tokenizer_digest=digest,
         stage=manifest.stage if manifest is not None else None,
-        facts=dict(manifest.facts) if manifest is not None else {},
+        facts=facts,
         adapter=directory,
     )
 

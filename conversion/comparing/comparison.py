@@ -29,6 +29,7 @@ from conversion.measuring.bits_per_byte import (
 )
 from conversion.measuring.significance import Difference, paired_difference
 from data_prep.reading.named_texts import Text
+from data_prep.tokenizers.frame import document_front
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -325,17 +326,18 @@ def _together(earlier: TextScore | None, later: TextScore) -> TextScore:
 
 
 def pack(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], options: TrainingOptions) -> Tensor:
-    """Documents, each ended by EOS, one after the other and cut into rows: (num_rows, sequence_length) int64.
+    """Documents, each between what its tokenizer puts in front and EOS, one after the other and cut into rows: (num_rows, sequence_length) int64.
 
     Raises:
         ValueError: if the text does not fill one batch, or if the tokenizer has no EOS.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("the target tokenizer has no EOS token to end documents with; training after the transfer needs one")
+    front = document_front(tokenizer)
     ids = [
         token
         for encoding in tokenizer.backend_tokenizer.encode_batch(list(documents), add_special_tokens=False)
-        for token in (*encoding.ids, tokenizer.eos_token_id)
+        for token in (*front, *encoding.ids, tokenizer.eos_token_id)
     ]
     num_rows = len(ids) // options.sequence_length
     if num_rows < options.batch_size:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from data_prep.tokenizers.frame import frame_of
+
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -170,7 +172,7 @@ def choose_start_token(tokenizer: PreTrainedTokenizerFast, rule: str = "auto") -
     """
     if rule != "auto":
         return _named_start_token(tokenizer, rule, f"--start-token {rule}")
-    added = _added_in_front(tokenizer)
+    added = list(frame_of(tokenizer).front)
     if len(added) > 1:
         tokens = " ".join(tokenizer.convert_ids_to_tokens(added))
         raise ValueError(f"the tokenizer puts {len(added)} tokens before a text ({tokens}); choose with --start-token bos or eos")
@@ -200,15 +202,6 @@ def _named_start_token(tokenizer: PreTrainedTokenizerFast, rule: str, reason: st
 def _id_of(tokenizer: PreTrainedTokenizerFast, token: str) -> int | None:
     """The id of a token by its spelling in the tokenizer's files; never that of the unknown token in its place."""
     return tokenizer.get_vocab().get(token)
-
-
-def _added_in_front(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    special = tokenizer("a", add_special_tokens=True)["input_ids"]
-    for front in range(len(special) - len(plain) + 1):
-        if special[front : front + len(plain)] == plain:
-            return special[:front]
-    raise ValueError("the tokenizer splits a text differently when it adds special tokens; choose with --start-token bos or eos")
 
 
 @dataclass(frozen=True)

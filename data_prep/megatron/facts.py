@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import Manifest
+from data_prep.tokenizers.frame import front_sentence
 
 
 def totals(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def dataset_summary(output_dir: Path, manifest: Manifest) -> str:
     facts = manifest.facts
     text = (
         f"{output_dir}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"
-        f" {facts['text_bytes'] / facts['num_tokens']:.2f} bytes per token; {facts['num_empty_documents']:,} empty documents left out"
+        f" {facts['text_bytes'] / facts['num_tokens']:.2f} bytes per token; {facts['num_empty_documents']:,} empty documents left out;"
+        f" {front_sentence(facts)}"
     )
     for shard in facts["shards"]:
         for reason, number in shard["bad_input"].items():

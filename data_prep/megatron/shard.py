@@ -44,7 +44,7 @@ class ShardRecord:
         source, source_digest: the file.
         num_documents: in the dataset, none of them empty.
         num_empty_documents: of nothing but white space, left out.
-        num_tokens: with the end-of-text token behind each document.
+        num_tokens: with what stands in front of each document and the end-of-text token behind it.
         text_bytes: of the documents' UTF-8.
         bad_input: reasons why parts were passed over, and how often.
         bad_samples: the first of them, as sentences.
@@ -86,6 +86,7 @@ def tokenize_shard(
     encoders: Sequence[WordEncoder | LibraryEncoder],
     *,
     eos_token_id: int,
+    front: Sequence[int] = (),
     dtype: np.dtype,
     reading: Reading,
     progress: Counter | None = None,
@@ -94,6 +95,7 @@ def tokenize_shard(
 
     Args:
         encoders: of the same tokenizer, for as many threads.
+        front: ids in front of each document.
 
     Raises:
         ValueError: if the file cannot be read, or the end-of-text token comes up inside a document.
@@ -111,6 +113,7 @@ def tokenize_shard(
         batches = _batches(reading.documents(path, bad, progress=progress), record)
         for batch, ids, lengths in _encoded(batches, encoders, eos_token_id):
             _require_no_end_inside(path, batch, ids, lengths, eos_token_id)
+            ids, lengths = _with_front(ids, lengths, front)
             # Not `tofile`: on a full disk it raises an OSError without the error number.
             writer.write(stored_ids(ids, dtype).data)
             _sample(record, batch)
@@ -188,6 +191,14 @@ def _require_no_end_inside(
     )
 
 
+def _with_front(ids: NDArray[np.int32], lengths: NDArray[np.int64], front: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The same with the tokens in front of each document."""
+    if not front:
+        return ids, lengths
+    starts = np.cumsum(lengths) - lengths
+    return np.insert(ids, np.repeat(starts, len(front)), np.tile(front, len(starts))), lengths + len(front)
+
+
 def _sample(record: ShardRecord, batch: Sequence[Document]) -> None:
     """Keep the documents whose number, from 1, is a power of two."""
     for number, document in enumerate(batch, start=record.num_documents + 1):
@@ -235,7 +246,9 @@ def _append(part: Part, writer: DigestingWriter) -> None:
         raise ValueError(f"{part.tokens} is not as it was written: damaged or edited; tokenize its text again")
 
 
-def check(directory: Path, records: Sequence[ShardRecord], tokenizer: Tokenizer, eos_token_id: int) -> dict[str, int]:
+def check(
+    directory: Path, records: Sequence[ShardRecord], tokenizer: Tokenizer, eos_token_id: int, *, front: Sequence[int] = ()
+) -> dict[str, int]:
     """Read a finished dataset back: its counts, and sample documents against the tokenizer library.
 
     Returns:
@@ -258,10 +271,10 @@ def check(directory: Path, records: Sequence[ShardRecord], tokenizer: Tokenizer,
     num_decoded = 0
     for number, text in samples:
         expected_ids, _ = library.encode([text], eos_token_id)
-        if not np.array_equal(data[number], expected_ids):
+        if not np.array_equal(data[number], [*front, *expected_ids]):
             raise ValueError(
                 f"document {number} of {directory} has other tokens than the tokenizer gives for its text, which begins {text[:80]!r};"
                 " this is a defect of Scion: run again with SCION_NATIVE=0, and report it"
             )
-        num_decoded += tokenizer.decode(data[number][:-1].tolist(), skip_special_tokens=False) == text
+        num_decoded += tokenizer.decode(data[number][len(front) : -1].tolist(), skip_special_tokens=False) == text
     return {"num_samples": len(samples), "num_samples_decoded_to_their_text": num_decoded}

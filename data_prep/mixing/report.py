@@ -12,7 +12,7 @@ from common.tables import markdown_table
 
 @dataclass(frozen=True)
 class Side:
-    """Documents, bytes of UTF-8, tokens by tokenizer, end-of-text tokens included, and the sum of the documents' weights."""
+    """Documents, bytes of UTF-8, tokens by tokenizer, those around each document included, and the sum of the documents' weights."""
 
     documents: int
     text_bytes: int
@@ -81,7 +81,7 @@ def report(counts: Sequence[CorpusCounts], tokenizers: Sequence[str], weight_key
     rows = [_whole_row(c.name, c.language, c.domain, c.all) for c in counts]
     rows += _sums(counts)
     ratios = [f"{other} / {first}" for other in others]
-    text = "# Mixture\n\nTokens per corpus, each text once, with one end-of-text token a document:\n\n"
+    text = "# Mixture\n\nTokens per corpus, each text once, with the tokens around each document:\n\n"
     text += markdown_table(["corpus", "language", "domain", "documents", "MB", *tokenizers, *ratios], rows, text_columns=3) + "\n"
     taken = [
         [
@@ -145,18 +145,14 @@ def megatron_inputs(mixture_dir: Path, made: Mapping[str, Any]) -> dict[str, lis
     return inputs | ({"validation": held_out} if held_out else {})
 
 
-def next_steps(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str, data_dir: str) -> str:
+def next_steps(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str, data_dir: str, *, bos: str = "auto") -> str:
     """The commands that make training data of a mixture, and the overrides of a recipe that trains on it."""
     names = made["corpora"]
-    lines = [
-        f"python -m data_prep.to_megatron --input {mixture_dir}/train/{name}/* --tokenizer {tokenizer} --output {data_dir}/{name}"
-        for name in names
-    ]
+    options = f"--tokenizer {tokenizer}" + ("" if bos == "auto" else f" --bos {bos}")
+    lines = [f"python -m data_prep.to_megatron --input {mixture_dir}/train/{name}/* {options} --output {data_dir}/{name}" for name in names]
     overrides = f"data.train=[{','.join(f'{data_dir}/{name}' for name in names)}] data.weights=[{','.join(map(str, made['weights']))}]"
     if (mixture_dir / "validation").is_dir():
-        lines.append(
-            f"python -m data_prep.to_megatron --input {mixture_dir}/validation/*/* --tokenizer {tokenizer} --output {data_dir}/validation"
-        )
+        lines.append(f"python -m data_prep.to_megatron --input {mixture_dir}/validation/*/* {options} --output {data_dir}/validation")
         overrides += f" data.validation={data_dir}/validation"
     lines.append(f"# as many steps as see {made['tokens']:,} tokens; a step sees global_batch_size x sequence_length of them")
     lines.append(f"python -m recipes.train --recipe RECIPE --output run/ model.checkpoint=nemo/ {overrides}")

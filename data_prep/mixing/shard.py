@@ -98,7 +98,7 @@ class ShardTable:
 
     Attributes:
         ids, groups: (num_documents,) uint64, hashes of the corpus with the id, and of the group.
-        tokens: (num_documents, num_tokenizers) int64, each with the end-of-text token that will follow it.
+        tokens: (num_documents, num_tokenizers) int64, each with the tokens that will stand in front of it and the end-of-text token behind it.
         text_bytes: (num_documents,) int64, of UTF-8.
         weights: (num_documents,) float64, in proportion to which documents are taken; 1 where they are alike.
     """
@@ -129,7 +129,7 @@ class CountJob:
     units: Units
 
 
-_ENCODERS: list[WordEncoder | LibraryEncoder] = []  # of this process, as the next
+_ENCODERS: list[tuple[WordEncoder | LibraryEncoder, int]] = []  # of this process, and how many tokens stand in front of a document
 
 
 def show_progress(progress: Counter) -> None:
@@ -137,16 +137,20 @@ def show_progress(progress: Counter) -> None:
     _PROGRESS[:] = [progress]
 
 
-def prepare_to_count(directories: Sequence[Path], is_alone: bool, progress: Counter) -> None:
+def prepare_to_count(directories: Sequence[Path], fronts: Sequence[Sequence[int]], is_alone: bool, progress: Counter) -> None:
     """Load the tokenizers of this process: they do not survive a fork in use.
 
     Args:
+        fronts: ids in front of each document, by tokenizer.
         is_alone: whether they may use all cores; a forked process that tries to would wait for threads that it does not have.
     """
     show_progress(progress)
     if not is_alone:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _ENCODERS[:] = [word_encoder(load_tokenizer(directory).backend_tokenizer) for directory in directories]
+    _ENCODERS[:] = [
+        (word_encoder(load_tokenizer(directory).backend_tokenizer), len(front))
+        for directory, front in zip(directories, fronts, strict=True)
+    ]
 
 
 def count_shard(job: CountJob) -> None:
@@ -198,8 +202,8 @@ def _is_counted(table_path: Path, state: str) -> bool:
 
 
 def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
-    """(len(texts), num_tokenizers) tokens, an end-of-text token after each text."""
-    return np.stack([encoder.encode(texts, _ANY_TOKEN)[1] for encoder in _ENCODERS], axis=1)
+    """(len(texts), num_tokenizers) tokens, with those in front of each text and an end-of-text token after it."""
+    return np.stack([encoder.encode(texts, _ANY_TOKEN)[1] + front for encoder, front in _ENCODERS], axis=1)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from common.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, TokenFile
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
+from data_prep.tokenizers.frame import FRONT, OWN_FRONT, front_words, own_front_tokens
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
 from recipes.numbers.steps import has_answers, largest_steps, samples_of, weights_of
@@ -169,7 +171,52 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
         )
-    return problems + _dataset_problems(recipe, inputs) + _document_problems(recipe, inputs)
+    return problems + _dataset_problems(recipe, inputs) + _front_problems(recipe, inputs) + _document_problems(recipe, inputs)
+
+
+def _front_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """Of data sets whose documents begin otherwise than each other, the recipe says, or evaluation of the checkpoint would."""
+    data, problems = recipe.data, []
+    named = _named_sets(recipe, inputs)
+    fronts = {path: manifest.facts.get(FRONT, []) for path, manifest in named}
+    first = next(iter(fronts))
+    for path, manifest in named:
+        found, words = fronts[path], front_words(fronts[path])
+        expected = _expected_front(recipe, inputs, manifest)
+        if found != fronts[first]:
+            problems.append(
+                f"the data set {path} has {words} in front of each document, but {first} has {front_words(fronts[first])};"
+                " make both with the same --bos"
+            )
+        elif data.bos is not None and bool(found) != data.bos:
+            wanted = "a beginning-of-text token" if data.bos else "none"
+            problems.append(
+                f"the recipe is for data with {wanted} in front of each document (data.bos={str(data.bos).lower()}), but the data set {path}"
+                f" has {words}; make it with --bos {'yes' if data.bos else 'no'}, or set data.bos=null"
+            )
+        elif data.bos is None and expected is not None and found != expected:
+            problems.append(
+                f"the data set {path} has {words} in front of each document, but the model's texts begin with {front_words(expected)}, in"
+                f" evaluation and generation too; make it again with --bos auto, or say with data.bos={str(bool(found)).lower()} that this is meant"
+            )
+    return problems
+
+
+def _expected_front(recipe: Recipe, inputs: RunInputs, manifest: Manifest) -> list[str] | None:
+    """What the checkpoint was trained with, or its tokenizer puts in front of a text; None where neither is known."""
+    for facts, key in ((inputs.checkpoint.facts, FRONT), (manifest.facts, OWN_FRONT)):
+        if key in facts:
+            return list(facts[key])
+    tokenizer_dir = Path(recipe.model.checkpoint) / "context" / "hf"
+    if recipe.data.bos is not None or not tokenizer_dir.is_dir() or not tokenizer_files(tokenizer_dir):
+        return None
+    return own_front_tokens(load_tokenizer(tokenizer_dir))  # of data sets that do not say it yet
+
+
+def _named_sets(recipe: Recipe, inputs: RunInputs) -> list[tuple[str, Manifest]]:
+    """Path and manifest of each data set."""
+    validation = [(path, inputs.validation[language]) for language, path in recipe.data.validation.items()]
+    return [*zip(recipe.data.train, inputs.train, strict=True), *validation]
 
 
 def _document_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -177,9 +224,7 @@ def _document_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     data, problems = recipe.data, []
     if not data.document_mask:
         return []
-    named = [*zip(data.train, inputs.train, strict=True)]
-    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
-    for path, manifest in named:
+    for path, manifest in _named_sets(recipe, inputs):
         end_of_text = manifest.facts.get("eos_token_id")
         if end_of_text is None:
             problems.append(
@@ -205,10 +250,8 @@ def _has_ends(directory: Path, end_of_text: int) -> bool:
 def _dataset_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     data, model = recipe.data, inputs.model
     problems = []
-    named = [*zip(data.train, inputs.train, strict=True)]
-    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
     expected = inputs.checkpoint.facts.get("tokenizer_digest")
-    for path, manifest in named:
+    for path, manifest in _named_sets(recipe, inputs):
         found = manifest.facts["tokenizer_digest"]
         if expected is not None and found != expected:
             problems.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.artifacts import Manifest
+from data_prep.tokenizers.frame import FRONT
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
 from recipes.rules.base_models import base_model
@@ -37,7 +38,7 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
     family, model = base_model(recipe.model.base, vocab_size=recipe.model.vocab_size, tied=tied)
     tokens = _published_tokens(recipe)
     shares = recipe.data.shares or recipe.data.blend or {"": 1.0}
-    train = tuple(_data(round(tokens * share / sum(shares.values())), model["vocab_size"]) for share in shares.values())
+    train = tuple(_data(round(tokens * share / sum(shares.values())), model["vocab_size"], recipe.data.bos) for share in shares.values())
     facts = {"method": recipe.model.method, "head": recipe.model.output_layer}
     data = replace(
         recipe.data,
@@ -47,7 +48,7 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
     validation = {}
     if recipe.run.validate_every_steps is not None:
         data = replace(data, validation={"all": "(held-out data)"})
-        validation = {"all": _data(tokens // 2000, model["vocab_size"])}
+        validation = {"all": _data(tokens // 2000, model["vocab_size"], recipe.data.bos)}
     recipe = replace(recipe, model=replace(recipe.model, checkpoint=f"({recipe.model.base})"), data=data)
     checkpoint = Manifest(stage="conversion.hf_to_nemo", facts=facts)
     return recipe, RunInputs(family=family, model=model, checkpoint=checkpoint, train=train, validation=validation)
@@ -69,8 +70,6 @@ def _published_tokens(recipe: Recipe) -> int:
     return arithmetic.run_tokens(recipe) + arithmetic.tokens_per_step(recipe)
 
 
-def _data(tokens: int, vocab_size: int) -> Manifest:
-    return Manifest(
-        stage="data_prep.to_megatron",
-        facts={"num_tokens": tokens, "vocab_size": vocab_size, "tokenizer_digest": None, "eos_token_id": 0, "text_bytes": 4 * tokens},
-    )
+def _data(tokens: int, vocab_size: int, bos: bool | None) -> Manifest:
+    facts = {"num_tokens": tokens, "vocab_size": vocab_size, "tokenizer_digest": None, "eos_token_id": 0, "text_bytes": 4 * tokens}
+    return Manifest(stage="data_prep.to_megatron", facts={**facts, FRONT: ["(bos)"] if bos else []})

@@ -72,6 +72,7 @@ class DataRecipe:
     published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
     document_mask: bool = False  # attention, positions and loss end at each end of text, and answers are packed; False as in the papers
+    bos: bool | None = None  # whether a beginning-of-text token is in front of each document; by default as the tokenizer begins a text
     pad_documents: bool = False  # each document is a sample of its own (a long one several), filled up; for masked, with document_mask
     num_workers: int = 0  # loader processes per rank
 

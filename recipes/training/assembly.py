@@ -13,6 +13,7 @@ from common.lease import Fence
 from conversion.checkpoints.lora import write_lora
 from conversion.checkpoints.nemo_checkpoint import copy_context
 from data_prep.megatron.index import PREFIX
+from data_prep.tokenizers.frame import FRONT
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
 from recipes.numbers.rates import Rates, new_rows
@@ -95,7 +96,11 @@ def make_callbacks(
         every_seconds=None if recipe.run.checkpoint_every_minutes is None else recipe.run.checkpoint_every_minutes * 60,
         max_steps=steps,
         source_context=_context(recipe, run_dir),
-        facts={**_lasting_facts(inputs.checkpoint), "padded_vocab_size": padded_vocab_size(recipe, inputs)},
+        facts={
+            **_lasting_facts(inputs.checkpoint),
+            FRONT: inputs.train[0].facts.get(FRONT, []),
+            "padded_vocab_size": padded_vocab_size(recipe, inputs),
+        },
         inputs={
             "checkpoint": inputs.checkpoint.digest,
             **{path: manifest.digest for path, manifest in zip(recipe.data.train, inputs.train, strict=True)},

@@ -15,13 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import processors
 from transformers import AutoTokenizer, OPTForCausalLM
 
 from common.artifacts import read_manifest, write_manifest
 from conversion import hf_to_nemo, nemo_to_hf
+from conversion.checkpoints.hf_model import inspect_checkpoint
 from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
 from conversion.formats.large_file import LargeFileWriter
-from data_prep.tokenizers.files import read_tokenizer_files, tokenizer_digest
+from conversion.measuring.bits_per_byte import choose_start_token
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, save_tokenizer, tokenizer_digest
 from tests.conftest import Inputs
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 from tests.conversion.tiny_families import tiny_model
@@ -323,3 +326,18 @@ def test_two_conversions_to_one_place(make_opt: OPTMaker, tmp_path: Path) -> Non
     nemo_to_hf.export(output, tmp_path / "back")
     assert (tmp_path / "back/model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_export_begins_texts_as_its_training_data_did(make_opt: OPTMaker, tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The tokenizer puts `<pad>` before a text, but the documents had nothing there; bits per byte and generation go by the tokenizer."""
+    tokenizer = load_tokenizer(tokenizer_dir)
+    pad = tokenizer.pad_token_id
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", pad)])
+    hf = make_opt()
+    save_tokenizer(tokenizer, hf)
+    write_manifest(hf, stage="conversion.nemo_to_hf", facts={"tokenizer_digest": tokenizer_digest(tokenizer), "document_front": []})
+    with pytest.raises(ValueError, match="was trained on documents with nothing in front, but its tokenizer puts <pad> there"):
+        inspect_checkpoint(hf, name="m")
+    found = inspect_checkpoint(there_and_back(hf, tmp_path), name="m").tokenizer
+    assert found("Good morning").input_ids == tokenizer("Good morning", add_special_tokens=False).input_ids
+    assert choose_start_token(found).token == "</s>"

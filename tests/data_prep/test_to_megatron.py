@@ -111,6 +111,8 @@ def test_documents_end_with_one_end_of_text_and_hold_none(texts_file: Path, toke
         "tokenizer_digest": tokenizer_digest(tokenizer),
         "vocab_size": 2000,
         "eos_token_id": 2,
+        "document_front": [],
+        "tokenizer_front": [],
         "num_samples": 3,  # documents 0, 1 and 3
         "num_samples_decoded_to_their_text": 3,
         "shards": [shard],
@@ -153,7 +155,8 @@ def test_empty_documents_are_counted_and_left_out(
     assert (facts["num_documents"], facts["num_empty_documents"], facts["text_bytes"]) == (1, 2, 3)
     assert capsys.readouterr().out == (
         f"{tmp_path / 'out'}: 1 documents, {facts['num_tokens']} tokens (end-of-text included),"
-        f" {3 / facts['num_tokens']:.2f} bytes per token; 2 empty documents left out\n"
+        f" {3 / facts['num_tokens']:.2f} bytes per token; 2 empty documents left out;"
+        " nothing stands in front of each document\n"
     )
 
 
@@ -396,7 +399,7 @@ def test_parts_are_joined_to_what_one_run_gives(
         (
             ["0", "other"],
             f"{tmp_path / 'other'} has tokenizer_digest {tokenizer_digest(other)}, but {tmp_path / '0'} has {tokenizer_digest(tokenizer)};"
-            " make both with the same tokenizer",
+            " make both with the same tokenizer and --bos",
         ),
         (["0", "1"], f"{tmp_path / '1/text.bin'} is not as it was written: damaged or edited; tokenize its text again"),
     ):

@@ -253,3 +253,24 @@ def test_absurdly_many_passes_are_warned_of() -> None:
         " that this is meant"
     ]
     assert pass_warnings(replace(recipe, schedule=replace(recipe.schedule, epochs=885.0)), inputs.train) == []
+
+
+@pytest.mark.parametrize(
+    "data, checkpoint, override, expected",
+    [
+        ({"document_front": [], "tokenizer_front": ["<s>"]}, {}, "data.bos=null", "has nothing in front of each document, but the model's"),
+        ({"document_front": ["<s>"]}, {"document_front": []}, "data.bos=null", "has <s> in front of each document, but the model's"),
+        ({"document_front": ["<s>"]}, {}, "data.bos=false", "is for data with none in front of each document"),
+        ({}, {}, "data.bos=true", "is for data with a beginning-of-text token in front of each document"),
+        ({"document_front": [], "tokenizer_front": ["<s>"]}, {}, "data.bos=false", None),
+        ({"document_front": ["<s>"], "tokenizer_front": ["<s>"]}, {"document_front": ["<s>"]}, "data.bos=null", None),
+    ],
+)
+def test_documents_that_begin_otherwise_than_evaluation_would(
+    data: dict[str, Any], checkpoint: dict[str, Any], override: str, expected: str | None
+) -> None:
+    inputs, overrides = small_inputs(50_000, 20_000, data=data, checkpoint=checkpoint), (*OVERRIDES, override)
+    if expected is None:
+        checked(inputs, *overrides)
+    else:
+        assert expected in problem(inputs, *overrides)
