@@ -72,6 +72,12 @@ class FactorisedEmbedding(nn.Module):
         sharded: ShardedStateDict = self.coordinates.sharded_state_dict(f"{prefix}coordinates.", sharded_offsets, metadata)
         return sharded | make_sharded_tensors_for_checkpoint({"primitives": self.primitives}, prefix, {}, sharded_offsets)
 
+    def fold(self, dtype: torch.dtype) -> None:
+        """Take the product of the factors, rounded once to a dtype, as coordinates along the identity."""
+        product = (self.coordinates.weight.float() @ self.primitives.float()).to(dtype).to(self.primitives.dtype)
+        self.coordinates.weight = nn.Parameter(product)
+        self.primitives = nn.Parameter(torch.eye(product.shape[1], dtype=product.dtype, device=product.device))
+
     def fill(self, factors: Mapping[str, Tensor]) -> None:
         """Take the factors that a transfer made; padding rows get coordinates of zero.
 

@@ -68,14 +68,28 @@ class LowRank(nn.Module):
             super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-class _Adapted:
+class Adapted:
     """What both kinds of linear layers share."""
 
     lora: nn.ModuleDict
+    _settings: LoRA
     _sharded: ClassVar[tuple[str, int]]  # which factor is spread over the ranks, along which dimension
 
     def _adapters(self) -> list[LowRank]:
         return list(self.lora.values())  # type: ignore[arg-type]
+
+    def fold(self, dtype: torch.dtype) -> None:
+        """Add the adapters into the weight, whose sum is rounded once to a dtype; what they add from then on is zero."""
+        products = [low_rank.b.float() @ low_rank.a.float() for low_rank in self._adapters()]
+        joined = self._joined([product.T for product in products]).T
+        with torch.no_grad():
+            self.weight.copy_((self.weight.float() + self._settings.scale * joined).to(dtype))  # type: ignore[attr-defined]
+            for low_rank in self._adapters():
+                low_rank.b.zero_()
+
+    def _joined(self, outputs: list[Tensor]) -> Tensor:
+        """The parts in the order of the fused rows."""
+        return torch.cat(outputs, dim=-1)
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: dict[str, Any] | None = None) -> ShardedStateDict:
         """See Megatron's class; the adapters are left out where the checkpoint is that of the base model."""
@@ -89,7 +103,7 @@ class _Adapted:
         return sharded
 
 
-class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
+class ColumnParallelLinearWithLoRA(Adapted, ColumnParallelLinear):
     """A linear layer whose outputs are spread over the ranks: `a` is whole on each, `b` has the rank's rows."""
 
     _sharded = ("b", 0)
@@ -97,7 +111,7 @@ class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **arguments: Any) -> None:
         super().__init__(input_size, output_size, config=config, **arguments)
-        self._settings: LoRA = config.lora
+        self._settings = config.lora
         rows = self._rows(config)
         self.lora = nn.ModuleDict({part: LowRank(input_size, count, self._settings.rank, self.weight) for part, count in rows.items()})
         for low_rank in self._adapters():
@@ -108,10 +122,6 @@ class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
         """Rows of each part on this rank."""
         parts = parts_of(self.name, is_gated=config.gated_linear_unit)
         return dict.fromkeys(parts, self.output_size_per_partition // len(parts))
-
-    def _joined(self, outputs: list[Tensor]) -> Tensor:
-        """The parts in the order of the fused rows."""
-        return torch.cat(outputs, dim=-1)
 
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         """(..., num_inputs) -> (..., num_outputs), the outputs of this rank, and the bias where the caller is to add it."""
@@ -151,14 +161,14 @@ class FirstLinearWithLoRA(ColumnParallelLinearWithLoRA):
     name = FIRST
 
 
-class RowParallelLinearWithLoRA(_Adapted, RowParallelLinear):
+class RowParallelLinearWithLoRA(Adapted, RowParallelLinear):
     """A linear layer whose inputs are spread over the ranks: `a` has the rank's columns, `b` is whole on each."""
 
     _sharded = ("a", 1)
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **arguments: Any) -> None:
         super().__init__(input_size, output_size, config=config, **arguments)
-        self._settings: LoRA = config.lora
+        self._settings = config.lora
         self.lora = nn.ModuleDict({"all": LowRank(self.input_size_per_partition, output_size, self._settings.rank, self.weight)})
         set_tensor_model_parallel_attributes(self.lora["all"].a, True, 1, 1)
         sum_over_sequence(self._adapters()[0].b, self.sequence_parallel)

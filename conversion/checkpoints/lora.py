@@ -40,10 +40,8 @@ def merge_adapters(tensors: Mapping[str, LazyTensor], config: Mapping[str, Any],
             factors.setdefault(f"{found[1]}.weight", {}).setdefault(found[2], {})[found[3]] = tensor
     if not factors:
         return dict(tensors)
-    path = context_dir / LORA_NAME
-    if not path.is_file():
-        raise ValueError(f"the checkpoint has adapters, but {path} is missing, which says what they are scaled by; copy it again")
-    scale = _scale(path)
+    rank, alpha = read_lora(context_dir)
+    scale = alpha / rank
     kept = {name: tensor for name, tensor in tensors.items() if not _FACTOR.fullmatch(name)}
     if unfit := [name for name, parts in factors.items() if name not in kept or not _fit(kept[name], parts)]:
         raise ValueError(f"the checkpoint has adapters that fit no weight, first those of {unfit[0]}; copy it again")
@@ -59,19 +57,22 @@ def _fit(weight: LazyTensor, parts: Mapping[str, Mapping[str, LazyTensor]]) -> b
     return fit and len(weight.shape) == 2 and sum(b[0] for b, _ in shapes) == weight.shape[0]
 
 
-def _scale(path: Path) -> float:
-    """Alpha over rank.
+def read_lora(context_dir: Path) -> tuple[int, float]:
+    """Rank and alpha of the adapters beside a checkpoint's model.
 
     Raises:
         ValueError: if the file does not say them.
     """
+    path = context_dir / LORA_NAME
+    if not path.is_file():
+        raise ValueError(f"the checkpoint has adapters, but {path} is missing, which says what they are scaled by; copy it again")
     settings = read_json(path)
     alpha: Any
     rank: Any
     alpha, rank = (settings.get(key) if isinstance(settings, dict) else None for key in ("alpha", "rank"))
     if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not -_LARGEST < alpha < _LARGEST:
         raise ValueError(f"{path} says no rank and alpha of adapters; copy the checkpoint again")
-    return alpha / rank
+    return rank, float(alpha)
 
 
 def _merged(weight: LazyTensor, parts: Mapping[str, Mapping[str, LazyTensor]], num_query_groups: int, scale: float) -> LazyTensor:

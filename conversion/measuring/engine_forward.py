@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.plain_files import read_json
+
+if TYPE_CHECKING:
+    from conversion.formats.lazy_tensor import LazyTensor
 
 
 def main(argv: list[str]) -> None:
@@ -74,6 +78,9 @@ def set_layout(
 def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1, **overrides: Any) -> Any:
     """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part.
 
+    Adapters and factors of a table are the model's own parts, folded into the weights once they are loaded, and rounded as those are: an
+    export is. A second head, which no export has, is left out.
+
     Args:
         checkpoint_dir: folder of one checkpoint, of NeMo, Megatron-LM or Megatron-Bridge, with the `context` that this project adds.
         overrides: further fields of Megatron's configuration.
@@ -82,6 +89,7 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     from megatron.core import dist_checkpointing
 
     from conversion.families import family_of
+    from conversion.formats.dist_checkpoint import read_dist_checkpoint
     from conversion.formats.dist_metadata import read_dist_metadata
     from conversion.formats.loading_safety import require_safe
     from conversion.inspection.places import locate
@@ -90,6 +98,8 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     weights = locate(checkpoint_dir).weights
     require_safe(weights)  # Megatron runs what it reads
     description = read_json(checkpoint_dir / "context" / "model.json")
+    prefix = read_dist_metadata(weights).prefix
+    saved = read_dist_checkpoint(weights, prefix=prefix)
     multiple = math.lcm(128, tensor_parallel_size)
     config = family_of(description["family"], source=str(checkpoint_dir)).engine_config(
         description["config"],
@@ -97,15 +107,44 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
         tensor_model_parallel_size=tensor_parallel_size,
         pipeline_model_parallel_size=pipeline_parallel_size,
         pipeline_dtype=torch.float32,
+        **_trained_parts(saved, checkpoint_dir / "context"),
         **overrides,
     )
     model = config.configure_model(tokenizer=None).eval()
-    prefix = read_dist_metadata(weights).prefix
     wanted = model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))
     loaded = dist_checkpointing.load({"model": without_extra_state(wanted)}, str(weights))["model"]
     loaded = with_no_extra_state(loaded, wanted)
     model.load_state_dict({name.removeprefix(prefix): value for name, value in loaded.items()})
+    _fold(model, saved)
     return model
+
+
+def _trained_parts(saved: Mapping[str, LazyTensor], context_dir: Path) -> dict[str, Any]:
+    """What the engine's configuration has to say of adapters and factors that a checkpoint has."""
+    from conversion.checkpoints.factors import PRIMITIVES
+    from conversion.checkpoints.lora import read_lora
+    from nemo_patches.lora import LoRA
+
+    parts: dict[str, Any] = {}
+    if any(".lora." in name for name in saved):
+        rank, alpha = read_lora(context_dir)
+        parts["lora"] = LoRA(rank=rank, alpha=alpha, dropout=0.0, seed=0)
+    if PRIMITIVES in saved:
+        parts["factorised_size"] = saved[PRIMITIVES].shape[0]
+    return parts
+
+
+def _fold(model: Any, saved: Mapping[str, LazyTensor]) -> None:
+    from conversion.checkpoints.factors import PRIMITIVES
+    from nemo_patches.lora import Adapted
+
+    for layer in model.decoder.layers:
+        for name, module in layer.named_modules():
+            if isinstance(module, Adapted):
+                module.fold(saved[f"decoder.layers.{layer.layer_number - 1}.{name}.weight"].dtype)
+    if PRIMITIVES in saved:
+        model.embedding.word_embeddings.fold(saved[PRIMITIVES].dtype)
+        model.output_layer.input_size = model.config.hidden_size
 
 
 def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:

@@ -10,7 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conversion import hf_to_nemo, verify
+from common.plain_files import read_json
+from conversion import hf_to_nemo, nemo_to_hf, verify
+from conversion.checkpoints.factors import COORDINATES, PRIMITIVES, TABLE
+from conversion.checkpoints.lora import write_lora
+from conversion.checkpoints.nemo_checkpoint import COMMON, extra_states
+from conversion.formats.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.formats.lazy_tensor import LazyTensor
 from conversion.measuring.observation import Distance, run_group
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text
@@ -199,3 +205,45 @@ def test_an_engine_that_is_late_is_killed() -> None:
     message = "the engine gave no logits within 1 s; raise --timeout-seconds"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         run_group(["-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"], timeout_seconds=1)
+
+
+@pytest.mark.parametrize("procedure", ["lora", pytest.param("factors", marks=pytest.mark.slow)])
+def test_what_a_procedure_adds_is_part_of_the_checkpoint(procedure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In bfloat16, where the sum of a weight and its adapters is rounded once more; a wrong scale is found."""
+    hf = save_tiny_model("llama2", tmp_path / "hf", **({"tie_word_embeddings": True} if procedure == "factors" else {}))
+    edit_weights(hf, **dict.fromkeys(load_file(hf / "model.safetensors"), torch.Tensor.bfloat16))
+    nemo, export = tmp_path / "nemo", tmp_path / "export"
+    hf_to_nemo.convert(hf, nemo)
+    saved = read_dist_checkpoint(nemo / "weights", prefix="module.")
+    tensors = {name: tensor.read() for name, tensor in saved.items()}
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return (0.1 * torch.randn(shape, generator=generator)).bfloat16()
+
+    if procedure == "lora":
+        num_heads, num_groups = (
+            read_json(nemo / "context/model.json")["config"][f"num_{key}"] for key in ("attention_heads", "query_groups")
+        )
+        for name in [name for name in tensors if ".linear_" in name and tensors[name].dim() == 2]:
+            linear, (rows, columns) = name.removesuffix(".weight"), tensors[name].shape
+            key = rows // (num_heads // num_groups + 2)
+            sizes = {"linear_qkv": {"q": rows - 2 * key, "k": key, "v": key}, "linear_fc1": {"gate": rows // 2, "up": rows // 2}}
+            for part, size in sizes.get(linear.rpartition(".")[2], {"all": rows}).items():
+                tensors |= {f"{linear}.lora.{part}.a": draw(3, columns), f"{linear}.lora.{part}.b": draw(size, 3)}
+        write_lora(nemo / "context", rank=3, alpha=7.0)
+    else:
+        rows, width = tensors.pop(TABLE).shape
+        tensors |= {COORDINATES: draw(rows, 5), PRIMITIVES: draw(5, width)}
+    shutil.rmtree(nemo / "weights")
+    (nemo / "weights").mkdir()
+    (nemo / "scion.json").unlink()
+    lazy = [LazyTensor.computed(name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor) for name, tensor in tensors.items()]
+    objects = extra_states([name for name in tensors if ".lora." not in name])
+    write_dist_checkpoint(nemo / "weights", lazy, prefix="module.", common=COMMON, empty_objects=objects)
+    nemo_to_hf.export(nemo, export)
+    code, lines = report(export, nemo, "--tensor-parallel-size", "1", "2", capsys=capsys)
+    assert code == 0, lines
+    if procedure == "lora":
+        write_lora(nemo / "context", rank=3, alpha=7.7)
+        assert report(export, nemo, capsys=capsys)[0] == 1
