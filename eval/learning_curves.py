@@ -12,7 +12,7 @@ import csv
 import html
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from common.artifacts import digest_file, staged_directory, write_manifest
 from common.html_page import html_figure, html_page, html_table
 from common.tables import markdown_table
 from eval.reporting.continuations import STYLE, Continuations, continuations_section, read_continuations
+from eval.reporting.runs import Evaluated, by_training, training_of
 from eval.running.results import PSEUDO_TEXTS, find_results, load_result
 
 if TYPE_CHECKING:
@@ -57,7 +58,17 @@ class Result:
     seed: int | None
     step: int | None
     bits_per_byte: dict[str, float]
-    path: Path
+    evaluated: Evaluated
+
+    @property
+    def path(self) -> Path:
+        """Of its result.json."""
+        return self.evaluated.path
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether it is of a transfer or of a training, not a model that was there before."""
+        return self.method is not None or training_of(self.evaluated) is not None
 
 
 @dataclass(frozen=True)
@@ -100,10 +111,12 @@ def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
     contents = [load_result(path) for path in paths]
     texts = _common_texts(contents, paths)
     results = [_read_result(content, path) for content, path in zip(contents, paths)]
-    curves = _curves([result for result in results if result.method is not None], texts)
+    curves = _curves([result for result in results if result.has_curve], texts)
     if not curves:
-        raise ValueError(f"none of the {len(results)} results has a method, so there is no curve to draw; see `facts` in {paths[0]}")
-    references = sorted((result for result in results if result.method is None), key=lambda result: result.name)
+        raise ValueError(
+            f"none of the {len(results)} results has a method or is of a training, so there is no curve to draw; see `facts` in {paths[0]}"
+        )
+    references = sorted((result for result in results if not result.has_curve), key=lambda result: result.name)
     return Comparison(texts, curves, tuple(references), tuple(results), _notes(contents))
 
 
@@ -141,36 +154,51 @@ def _read_result(content: dict[str, Any], path: Path) -> Result:
         step = 0  # fresh from the transfer, not trained yet
     bits_per_byte = {text: figures["bits_per_byte"] for text, figures in content["texts"].items()}
     vocabulary = (facts.get("vocabulary") or {}).get("strategy")
-    return Result(content["name"], method, vocabulary, facts.get("head"), facts.get("seed"), step, bits_per_byte, path)
+    return Result(content["name"], method, vocabulary, facts.get("head"), facts.get("seed"), step, bits_per_byte, Evaluated(content, path))
 
 
 def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...]:
+    """A curve for each recipe of each kind of transfer, over the runs that differ in their seeds; what a transfer made begins all that follow it."""
     several_heads = len({result.head for result in results}) > 1
     several_vocabularies = len({result.vocabulary for result in results}) > 1
-    seen: dict[tuple[Any, ...], Result] = {}
-    groups: dict[tuple[str, str | None, str | None], list[Result]] = {}
-    for result in results:
-        assert result.method is not None
-        identity = (result.method, result.vocabulary, result.head, result.seed, result.step)
-        if identity in seen:
-            raise ValueError(
-                f"{seen[identity].path} and {result.path} are both step {result.step} of {result.method} with seed {result.seed};"
-                " leave one of them out"
-            )
-        seen[identity] = result
-        groups.setdefault((result.method, result.vocabulary, result.head), []).append(result)
+    runs = by_training([result.evaluated for result in results])
+    of_path = {result.path: result for result in results}
+    groups: dict[tuple[str, str, str, str], list[list[Result]]] = {}
+    for run in runs:
+        members = [of_path[model.path] for model in run]
+        last, told = members[-1], training_of(run[-1]) or {}
+        kind = tuple(map(str, (last.method, last.vocabulary, last.head, told.get("recipe"))))
+        groups.setdefault(kind, []).append(members)  # type: ignore[arg-type]
     curves = []
-    for (method, vocabulary, head), members in sorted(groups.items(), key=lambda item: tuple(map(str, item[0]))):
+    labels = []
+    for _, several in sorted(groups.items(), key=lambda item: (*item[0][:3], str(item[1][0][-1].path))):
         values: dict[str, dict[int, list[float]]] = {text: {} for text in texts}
-        for result in members:
+        for result in (result for run in several for result in run):
             assert result.step is not None
             for text in texts:
                 values[text].setdefault(result.step, []).append(result.bits_per_byte[text])
-        label = "own vocabulary" if vocabulary == "keep" else method
-        label += f", {head} head" if several_heads and head is not None else ""
-        label += f" ({_STRATEGIES[vocabulary]})" if several_vocabularies and vocabulary in _STRATEGIES else ""
-        curves.append(Curve(label, method, len({result.seed for result in members}), values))
-    return tuple(curves)
+        last = several[0][-1]
+        told = training_of(last.evaluated) or {}
+        name = last.method or str(told["name"])
+        label = "own vocabulary" if last.vocabulary == "keep" else name
+        label += f", {last.head} head" if several_heads and last.head is not None else ""
+        label += f" ({_STRATEGIES[last.vocabulary]})" if several_vocabularies and last.vocabulary in _STRATEGIES else ""
+        labels.append((label, f"{label}, {told.get('name')}", f"{label}, {told.get('output')}"))
+        curves.append(Curve(label, name, _num_seeds(several), values))
+    return tuple(replace(curve, label=_label(number, labels)) for number, curve in enumerate(curves))
+
+
+def _num_seeds(runs: Sequence[Sequence[Result]]) -> int:
+    """Of runs of one kind; those that do not say which training they are of are told apart by the seed of their transfer."""
+    return len({(training_of(run[-1].evaluated) or {}).get("id", run[-1].seed) for run in runs})
+
+
+def _label(number: int, labels: Sequence[tuple[str, str, str]]) -> str:
+    """The shortest name that no other curve has: that of its transfer, with its recipe, with its output."""
+    for kind in range(2):
+        if [label[kind] for label in labels].count(labels[number][kind]) == 1:
+            return labels[number][kind]
+    return labels[number][2]
 
 
 def _notes(contents: Sequence[dict[str, Any]]) -> tuple[str, ...]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from eval.running.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
 from eval.scoring.learned_scores import METRICS, LearnedMetric
+from recipes.runs.identity import RUN
 from recipes.runs.run_metrics import RunCost
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
+# What a transfer says of itself, by which a training is known to go on from it.
+TRANSFER_FACTS = ("method", "head", "seed", "vocabulary", "matching", "num_rows_by_origin", "learning", "factorised_size")
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,12 @@ class Evaluated:
 
     content: Mapping[str, Any]
     path: Path
+    label: str = ""  # in place of its own name, where another model has that too
 
     @property
     def name(self) -> str:
         """How tables call it."""
-        return str(self.content["name"])
+        return self.label or str(self.content["name"])
 
     @property
     def step(self) -> int | None:
@@ -135,7 +140,19 @@ def _read(folders: Sequence[Path]) -> list[Evaluated]:
     models = [Evaluated(load_result(path), path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(model.texts or model.pseudo_texts or model.tasks for model in models):
         raise ValueError(f"{paths[0]} has neither texts nor tasks; there is nothing to report")
-    return models
+    return _told_apart(models)
+
+
+def _told_apart(models: Sequence[Evaluated]) -> list[Evaluated]:
+    """The models, those of one name with the output of their training before it, or else with their folder."""
+    found = []
+    for model in models:
+        alike = [other for other in models if other.name == model.name]
+        outputs = [(training_of(other) or {}).get("output") for other in alike]
+        mine = (training_of(model) or {}).get("output")
+        label = f"{mine}/{model.name}" if mine is not None and outputs.count(mine) == 1 else str(model.path.parent)
+        found.append(replace(model, label=label) if len(alike) > 1 else model)
+    return found
 
 
 def _require_same_texts(models: Sequence[Evaluated]) -> None:
@@ -204,36 +221,70 @@ def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:
 
 
 def _runs(models: Sequence[Evaluated]) -> list[Run]:
-    groups: dict[str, dict[int | None, Evaluated]] = {}
+    groups = by_training(models)
+    names = [_run_name(group) for group in groups]
+    return [Run(_name_apart(number, names, groups), tuple(group)) for number, group in enumerate(groups)]
+
+
+def _name_apart(number: int, names: Sequence[str], groups: Sequence[Sequence[Evaluated]]) -> str:
+    """The name of a run, where another has it too with the output of its training, or with its id."""
+    told = [training_of(group[-1]) or {} for name, group in zip(names, groups, strict=True) if name == names[number]]
+    mine = training_of(groups[number][-1])
+    if len(told) == 1 or mine is None:
+        return names[number]
+    alike = [run.get("output") for run in told].count(mine["output"]) > 1
+    return f"{names[number]}, {mine['id'] if alike else mine['output']}"
+
+
+def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
+    """The models of each training by step; what a transfer made, step 0, is the beginning of every training that goes on from it.
+
+    Raises:
+        ValueError: if two are of one step of a training.
+    """
+    groups: dict[str, list[Evaluated]] = {}
     for model in models:
-        steps = groups.setdefault(run_identity(model), {})
-        if model.step in steps:
-            raise ValueError(f"{steps[model.step].path} and {model.path} are both step {model.step} of one run; leave one of them out")
-        steps[model.step] = model
-    return [
-        Run(_run_name(list(steps.values())), tuple(steps[step] for step in sorted(steps, key=lambda s: -1 if s is None else s)))
-        for steps in groups.values()
-    ]
+        groups.setdefault(_identity(model), []).append(model)
+    for start in [model for model in models if model.step == 0 and not training_of(model)]:
+        trained = [group for group in groups.values() if training_of(group[0]) and _transfer(group[0]) == _transfer(start)]
+        for group in trained:
+            group.append(start)
+        if trained:
+            groups[_identity(start)].remove(start)
+    found = [sorted(group, key=lambda model: -1 if model.step is None else model.step) for group in groups.values() if group]
+    for group in found:
+        for earlier, later in itertools.pairwise(group):
+            if earlier.step == later.step:
+                raise ValueError(f"{earlier.path} and {later.path} are both step {later.step} of one run; leave one of them out")
+    return found
 
 
-def run_identity(model: Evaluated) -> str:
-    """What is the same for all checkpoints of a training."""
-    facts = model.content["facts"]
+def training_of(model: Evaluated) -> Mapping[str, Any] | None:
+    """Id, output, seed, and name and digest of the recipe of the training that a model is of; None where its folder does not say."""
+    told = model.content["facts"].get(RUN)
+    return told if isinstance(told, Mapping) else None
+
+
+def _identity(model: Evaluated) -> str:
+    """What is the same for all checkpoints of a training; of those that do not say which it was, what their transfer was."""
+    if (run := training_of(model)) is not None:
+        return str(run["id"])
     if model.step is None:
         return str(model.path)
-    told = {key: facts.get(key) for key in ("run", "method", "head", "seed", "vocabulary", "recipe")}
-    return (
-        json.dumps(told, sort_keys=True, default=str)
-        if any(value is not None for value in told.values())
-        else str(model.path.parent.parent)
-    )
+    told = _transfer(model)
+    return told if any(value is not None for value in json.loads(told).values()) else str(model.path.parent.parent)
+
+
+def _transfer(model: Evaluated) -> str:
+    facts = model.content["facts"]
+    return json.dumps({key: facts.get(key) for key in TRANSFER_FACTS}, sort_keys=True, default=str)
 
 
 def _run_name(models: Sequence[Evaluated]) -> str:
     if len(models) == 1:
         return models[0].name
-    facts = models[0].content["facts"]
-    parts = [str(facts[key]) for key in ("run", "method", "head") if facts.get(key) is not None]
+    facts, run = models[-1].content["facts"], training_of(models[-1])
+    parts = [str(facts[key]) for key in ("method", "head") if facts.get(key) is not None] or ([str(run["name"])] if run else [])
     seed = f"seed {facts['seed']}" if facts.get("seed") is not None else ""
     return ", ".join(filter(None, [*parts, seed])) or models[0].path.parent.parent.name
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from common.plain_files import read_json
-from eval.reporting.runs import Evaluated, run_identity
+from eval.reporting.runs import Evaluated, by_training
 from eval.running.results import find_results, load_result, score_names
 from recipes.rules.schema import recipe_from_mapping
 from recipes.runs.run_dir import RECIPE_NAME, TENSORBOARD_NAME, WANDB_NAME, wandb_id
@@ -51,9 +51,8 @@ def log_results(run_dir: Path, results_dir: Path, names: Collection[str]) -> lis
 def checkpoints_of(results_dir: Path, names: Collection[str]) -> list[Evaluated]:
     """Evaluated checkpoints of the training that the named models are of, by step."""
     models = [Evaluated(load_result(path), path) for path in find_results([results_dir])]
-    trained = [model for model in models if model.step is not None]
-    ours = {run_identity(model) for model in trained if model.name in names}
-    by_step = {model.step: model for model in trained if run_identity(model) in ours}
+    trained = by_training([model for model in models if model.step is not None])
+    by_step = {model.step: model for group in trained if any(model.name in names for model in group) for model in group}
     return [by_step[step] for step in sorted(by_step, key=lambda step: step or 0)]
 
 

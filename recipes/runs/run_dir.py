@@ -105,7 +105,7 @@ def sync_command(run_dir: Path) -> str:
 
 def remove_left_over(run_dir: Path) -> None:
     """Remove what a killed process was writing; half-written checkpoints go when the training starts.  For the holder of the run's lease."""
-    for pattern in ("recipe.*.partial", "metrics.partial", ".space.*", "tensorboard/.*.partial"):
+    for pattern in ("recipe.*.partial", "run_id.*.partial", "metrics.partial", ".space.*", "tensorboard/.*.partial"):
         for left in run_dir.glob(pattern):
             left.unlink(missing_ok=True)
 

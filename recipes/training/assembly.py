@@ -24,6 +24,7 @@ from recipes.rules.checks import factorised_size, padded_vocab_size
 from recipes.rules.inputs import RunInputs
 from recipes.rules.masking import masks_of, predicted_share
 from recipes.rules.schema import Recipe
+from recipes.runs.identity import RUN, run_facts
 from recipes.runs.launch import process_rank
 from recipes.runs.retention import Retention
 from recipes.runs.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
@@ -100,6 +101,7 @@ def make_callbacks(
             **_lasting_facts(inputs.checkpoint),
             FRONT: inputs.train[0].facts.get(FRONT, []),
             "padded_vocab_size": padded_vocab_size(recipe, inputs),
+            **({RUN: run_facts(run_dir, recipe, inputs.train)} if process_rank() == 0 else {}),  # which completes checkpoints
         },
         inputs={
             "checkpoint": inputs.checkpoint.digest,

@@ -54,12 +54,12 @@ def make_result(
     """One model's folder; a higher skill answers more Slovene questions, and validly.
 
     Args:
-        changes: `shots` of all tasks, `backend`, `prompt` (a word added to every prompt).
+        changes: `shots` of all tasks, `backend`, `prompt` (a word added to every prompt), `facts` of its folder in place of those of a method.
     """
     folder = root / name
     folder.mkdir(parents=True)
     shots, backend, prompt = changes.get("shots", 3), changes.get("backend", "hf"), changes.get("prompt", "")
-    facts = {} if method is None else {"method": method, "head": "tied", "seed": 1, "step": step}
+    facts = changes.get("facts", {} if method is None else {"method": method, "head": "tied", "seed": 1, "step": step})
     result: dict[str, Any] = {
         "format": RESULT_FORMAT,
         "key": name,

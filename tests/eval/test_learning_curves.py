@@ -118,11 +118,14 @@ def test_refusals(results, tmp_path):
     with pytest.raises(ValueError, match=rf"^no result.json below {results}; make some with `python -m eval.harness`$"):
         read_comparison([results])
     source = put(results, "source", 1.0, 1.0)
-    with pytest.raises(ValueError, match=rf"^none of the 1 results has a method, so there is no curve to draw; see `facts` in {source}$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^none of the 1 results has a method or is of a training, so there is no curve to draw; see `facts` in {source}$",
+    ):
         read_comparison([results])
     first = put(results, "a", 1.0, 1.0, method="mean", seed=1, step=0)
     second = put(results, "b", 1.0, 1.0, method="mean", seed=1, step=0)
-    with pytest.raises(ValueError, match=rf"^{first} and {second} are both step 0 of mean with seed 1; leave one of them out$"):
+    with pytest.raises(ValueError, match=rf"^{first} and {second} are both step 0 of one run; leave one of them out$"):
         read_comparison([results])
     other = tmp_path / "other"
     put(other, "a", 1.0, 1.0, method="mean", seed=1, step=0)
@@ -230,3 +233,19 @@ def test_a_method_with_two_vocabularies_is_two_curves(results):
     for step in (0, 50):
         put(results, f"source-{step}", 3.5 - step / 50, 1.5, method="copy", step=step, vocabulary={"strategy": "keep"})
     assert [curve.label for curve in read_comparison([results]).curves] == ["own vocabulary", "mean (expanded)", "mean"]
+
+
+def test_a_curve_is_the_runs_of_a_recipe_and_a_transfer_begins_all_that_follow_it(results):
+    """Two seeds of one recipe are one curve; adapters, another rate, and training without a transfer are curves of their own."""
+    runs = {"full_1": ("full", 1), "full_2": ("full", 2), "lora": ("lora", 1), "lapt": ("lapt", 1)}
+    put(results, "focus-0", 5.0, 3.0, method="focus", seed=1, stage="conversion.transfer")
+    for number, (output, (recipe, seed)) in enumerate(runs.items()):
+        run = {"id": output, "output": output, "name": "recipe", "recipe": recipe, "seed": seed}
+        transfer = {} if recipe == "lapt" else {"method": "focus", "seed": 1}
+        put(results / output, "step_10", 4.0 - number, 2.0, step=10, run=run, **transfer)
+    curves = {curve.label: curve for curve in read_comparison([results]).curves}
+    assert {label: (curve.num_seeds, curve.values["sl"]) for label, curve in curves.items()} == {
+        "focus, full_1": (2, {0: [5.0, 5.0], 10: [4.0, 3.0]}),
+        "focus, lora": (1, {0: [5.0], 10: [2.0]}),
+        "recipe": (1, {10: [1.0]}),
+    }

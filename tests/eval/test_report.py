@@ -459,3 +459,24 @@ def test_all_pairs_are_tested_and_adjusted_together(tmp_path):
     raw, adjusted = ([float(row[key]) for row in every] for key in ("p_value", "p_adjusted"))
     assert min(adjusted) == pytest.approx(min(1.0, len(every) * min(raw)))
     assert f"Adjusted by Holm over all {len(every)} tests together." in (tmp_path / "report" / "pairs.md").read_text()
+
+
+def test_trainings_of_one_transfer_are_told_apart(tmp_path):
+    """Their checkpoints have the same names, as eval.watch gives them, and the same transfer, whose model begins both."""
+    transfer = {"method": "focus", "head": "tied", "seed": 1}
+    make_result(tmp_path, "source", None, None, skill=0.1, items=20)
+    make_result(tmp_path, "focus-0", "focus", 0, skill=0.2, items=20)
+    for number, output in enumerate(("lora", "full")):
+        run = {"id": f"{number}", "output": output, "name": output, "recipe": f"xxh3:{number}", "seed": 42}
+        for step in (100, 200):
+            facts = {**transfer, "step": step, "run": run}
+            make_result(tmp_path / output, f"step_{step}", "focus", step, skill=0.3 + number / 3, items=20, facts=facts)
+    report = read_report([tmp_path])
+    assert {run.name: [model.step for model in run.checkpoints] for run in report.runs} == {
+        "source": [None],
+        "focus, tied, seed 1, lora": [0, 100, 200],
+        "focus, tied, seed 1, full": [0, 100, 200],
+    }
+    assert [model.name for model in report.models] == ["source", "full/step_200", "lora/step_200"]
+    accuracies = {test.model.name for test in paired_tests(report, lines(report))}
+    assert accuracies == {"full/step_200", "lora/step_200"}

@@ -76,7 +76,16 @@ def _write_models(folder: Path, name: str, data: Path) -> None:
             model.save_pretrained(to)
             tokenizer.save_pretrained(to)
             if facts:
-                write_manifest(to, stage="conversion.nemo_to_hf", facts={**facts, "run": to.name, "seed": 1, "step": num_steps})
+                write_manifest(
+                    to,
+                    stage="conversion.nemo_to_hf",
+                    facts={
+                        **facts,
+                        "run": {"id": to.name, "output": to.name, "name": to.name, "recipe": "", "seed": 1},
+                        "seed": 1,
+                        "step": num_steps,
+                    },
+                )
 
         train(model, tokenizer, list(texts), save_at={num_steps: save}, learning_rate=5e-3, batch_size=8)
 
