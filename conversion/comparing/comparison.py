@@ -336,8 +336,8 @@ def pack(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], options: 
     front = document_front(tokenizer)
     ids = [
         token
-        for encoding in tokenizer.backend_tokenizer.encode_batch(list(documents), add_special_tokens=False)
-        for token in (*front, *encoding.ids, tokenizer.eos_token_id)
+        for text_ids in tokenizer(list(documents), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        for token in (*front, *text_ids, tokenizer.eos_token_id)
     ]
     num_rows = len(ids) // options.sequence_length
     if num_rows < options.batch_size:

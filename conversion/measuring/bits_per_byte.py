@@ -34,6 +34,7 @@ _BATCH_TOKENS = 8192
 _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32; a vocabulary of 256,000 allows 524 tokens
 _WHOLE_LOGIT_BYTES = 5 << 29  # of one window's: those of a longer one, and the scores of its attention, are made block by block
 _BLOCK_TOKENS = 2048  # at most
+_AS_TEXT = {"add_special_tokens": False, "split_special_tokens": True}  # as training data, whatever tokenizer_config.json says
 POSITIONS = (0, 4_096, 16_384, 65_536)  # tokens of a document at which the parts begin that are scored apart too
 
 
@@ -382,7 +383,7 @@ def _part_scores(
 
 def _bytes_of_parts(tokenizer: PreTrainedTokenizerFast, text: str) -> Iterator[tuple[int, int]]:
     """UTF-8 bytes of each part of a document, and how many of them unknown tokens hide."""
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    encoded = tokenizer(text, **_AS_TEXT, return_offsets_mapping=True, verbose=False)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
     edges = [edge for edge in POSITIONS if edge < len(ids)]
     characters = [0, *(offsets[edge][0] for edge in edges[1:]), len(text)]
@@ -391,9 +392,9 @@ def _bytes_of_parts(tokenizer: PreTrainedTokenizerFast, text: str) -> Iterator[t
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], int]:
-    """Token ids without special tokens, and the number of bytes that unknown tokens hide."""
+    """Token ids without special tokens, which text that spells one is not either, and the number of bytes that unknown tokens hide."""
     # verbose=False: the tokenizer would warn of texts longer than the model, which the windows take care of.
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    encoded = tokenizer(text, **_AS_TEXT, return_offsets_mapping=True, verbose=False)
     ids = encoded["input_ids"]
     return ids, _hidden_bytes(tokenizer, text, ids, encoded["offset_mapping"])
 

@@ -54,7 +54,9 @@ class Reader:
         room, cut = self.max_tokens - len(frame), 0
         found = []
         texts = [text for (text,) in rows.inputs]
-        for number, ids in enumerate(self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]):
+        for number, ids in enumerate(
+            self._tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        ):
             cut += len(ids) > room
             found.append(Passage(number, 0, (*frame.front, *ids[:room], *frame.back), (0,)))
         return found, Cuts(texts=cut)

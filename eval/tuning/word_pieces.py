@@ -82,7 +82,9 @@ class WordCutter:
             return
         # A word that the tokenizer leaves nothing of, such as a joiner alone, is still a word to label.
         nothing = self._tokenizer.unk_token_id if self._tokenizer.unk_token_id is not None else self._tokenizer.mask_token_id
-        for text, ids in zip(new, self._tokenizer(new, add_special_tokens=False, verbose=False)["input_ids"], strict=True):
+        for text, ids in zip(
+            new, self._tokenizer(new, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"], strict=True
+        ):
             self._pieces[text] = tuple(ids) or (nothing,)
 
 

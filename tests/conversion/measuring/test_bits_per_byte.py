@@ -271,3 +271,14 @@ def test_parts_are_the_same_in_shorter_windows():
     assert sum(part.nats for part in score.parts) == pytest.approx(score.nats, rel=1e-12)
     alone = score_documents(model, tokenizer, [SENTENCES[0]], start_token=choose_start_token(tokenizer), window_tokens=300)
     assert alone.parts == () and "parts" not in alone.figures()
+
+
+@pytest.mark.parametrize("name, unknown", [("</s>", "<unk>"), ("<unk>", "<unk>"), ("<pad>", "<pad>")])
+@pytest.mark.parametrize("split", [False, True])
+def test_text_that_spells_a_special_token_is_text(name: str, unknown: str, split: bool) -> None:
+    """As in training, whatever tokenizer_config.json says of it; SmolLM2's unknown token is another special one."""
+    tokenizer = tiny_tokenizer()
+    plain = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(name)]
+    tokenizer.unk_token, tokenizer.split_special_tokens = unknown, split
+    assert bits_per_byte.encode_text(tokenizer, name) == (plain, 0) and len(plain) > 1
+    assert len(tokenizer(f"{name}", add_special_tokens=False).input_ids) == (len(plain) if split else 1)  # as it was set, for prompts
