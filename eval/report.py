@@ -51,7 +51,7 @@ def write_report(
     if single is not None:
         (directory / "items.html").write_text(single, encoding="utf-8")
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
-    tables = [latex(report, all_lines, copied=copied_rows, steps=steps), latex_generation(report, all_lines)]
+    tables = [latex(report, all_lines, tests, copied=copied_rows, steps=steps), latex_generation(report, all_lines)]
     (directory / "tables.tex").write_text("\n".join(filter(None, tables)), encoding="utf-8")
     write_csv(directory / "scores.csv", report, all_lines)
     write_languages(directory / "languages.csv", report, all_lines)

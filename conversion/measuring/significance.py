@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conversion.measuring.intervals import normal_quantile, ratio_interval, unit_sums
+from conversion.measuring.intervals import LEVEL, normal_quantile, ratio_interval, t_quantile, unit_sums
 
 LEAST_UNITS = 6  # the first n with 2 / 2^n < 0.05
 _EXACT_UNITS = 13  # up to so many, all signs are tried
@@ -120,6 +120,32 @@ def paired_difference(
         if not math.isfinite(found.high - found.low) and math.isfinite(most):
             low, high = _interval_without_variation(value, len(sums), most)
     return Difference(value, low, high, p_value, wins, losses, len(a), len(sums))
+
+
+def with_seeds(found: Difference, by_seed: Sequence[float]) -> Difference:
+    """The same difference where both runs were trained with several seeds, which vary it as items or languages do: both are random and crossed.
+
+    The two parts of its variance add up (of units and of seeds; Owen 2007, The pigeonhole bootstrap, section 4), with the degrees of freedom of
+    Satterthwaite (1946); the p-value is the larger of that t test's and of the test over units alone.  One seed does not say how seeds vary.
+
+    Args:
+        found: over units, of means over the seeds.
+        by_seed: (seeds,) the difference with each seed.
+    """
+    from scipy.stats import t
+
+    if len(by_seed) < 2:
+        return replace(found, low=-math.inf, high=math.inf, p_value=1.0)
+    if found.units < 2 or not math.isfinite(found.high - found.low):
+        return found
+    parts = ((found.high - found.low) / 2 / t_quantile(found.units)) ** 2, float(np.var(by_seed, ddof=1)) / len(by_seed)
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return found
+    freedom = sum(parts) ** 2 / sum(part**2 / (units - 1) for part, units in zip(parts, (found.units, len(by_seed))))
+    half = float(t.ppf(0.5 + LEVEL / 2, freedom)) * error
+    p_value = 2 * float(t.sf(abs(found.value) / error, freedom))
+    return replace(found, low=found.value - half, high=found.value + half, p_value=max(found.p_value, p_value))
 
 
 def _interval_of_pairs(wins: int, losses: int, n: int) -> tuple[float, float]:

@@ -16,12 +16,12 @@ from statistics import fmean, stdev
 
 from common.tables import markdown_table
 from conversion.measuring.intervals import Estimate, ratio_interval
-from conversion.measuring.significance import Difference, holm, paired_difference
+from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
 from eval.published.languages import UNKNOWN, Language, language
 from eval.reporting.gams_tables import tex
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL
-from eval.running.results import score_names
+from eval.running.results import headline_score
 from recipes.planner.costs import KG_PER_KWH
 from recipes.planner.hardware import Gpu
 from recipes.runs.run_metrics import RunCost, cost_until
@@ -93,7 +93,7 @@ def scores_of(model: Evaluated, task: str) -> Scores:
         match = _TASK.fullmatch(name)
         if match is None or match[1] != task:
             continue
-        headline = summary["metrics"][score_names(summary["metrics"])[0]]
+        headline = headline_score(summary)
         found[language(match[2])] = [100 * value for value in headline.get("by_seed", [headline["value"]])]
     return found
 
@@ -156,7 +156,7 @@ def summary_rows(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def gains(report: Report) -> list[Gain]:
-    """Table 3: every model against the baseline on the languages that all have; languages are the units of the test."""
+    """Table 3: every model against the baseline on the languages that all have; languages are the units of the test, and seeds where there are."""
     compared = []
     for task in tasks_of(report):
         scores = common_scores(report.models, task)
@@ -164,9 +164,24 @@ def gains(report: Report) -> list[Gain]:
         for model in others:
             if baseline.name in scores and model.name in scores and scores[model.name]:
                 ours, theirs = ([fmean(values) for values in scores[name].values()] for name in (model.name, baseline.name))
-                compared.append((task, model, paired_difference(ours, theirs, most=100)))
+                difference = paired_difference(ours, theirs, most=100)
+                if all(has_seeds(one, task) for one in (model, baseline)):
+                    difference = with_seeds(difference, _by_seed(scores[model.name], scores[baseline.name]))
+                compared.append((task, model, difference))
     adjusted = holm([difference.p_value for *_, difference in compared])
     return [Gain(task, model, difference, p) for (task, model, difference), p in zip(compared, adjusted, strict=True)]
+
+
+def has_seeds(model: Evaluated, task: str) -> bool:
+    """Whether a model was fine-tuned for a task, with as many seeds as its scores have."""
+    names = (name for name in model.tasks if (match := _TASK.fullmatch(name)) and match[1] == task)
+    return any("by_seed" in headline_score(model.tasks[name]) for name in names)
+
+
+def _by_seed(ours: Scores, theirs: Scores) -> list[float]:
+    """The difference of the means over the languages with each seed; of as many as both have in all of them."""
+    seeds = min(len(values) for scores in (ours, theirs) for values in scores.values())
+    return [fmean(ours[one][seed] - theirs[one][seed] for one in ours) for seed in range(seeds)]
 
 
 def gain_rows(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -284,7 +299,10 @@ def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     baseline = report.models[0].name
     found = [
         ("Tail, head and all languages", *summary_rows(report)),
-        (f"Languages that score higher than with {baseline} (mean difference; ▲▼ sure over languages)", *gain_rows(report)),
+        (
+            f"Languages that score higher than with {baseline} (mean difference; ▲▼ sure over languages and seeds, over this table)",
+            *gain_rows(report),
+        ),
         ("Before and after continued pretraining, all languages", *before_and_after_rows(report)),
         ("The best checkpoint by the mean of the tasks", *best_checkpoint_rows(report)),
         ("Training to the best checkpoint", *cost_rows(report)),

@@ -15,10 +15,14 @@ from eval.reporting.languages import language_rows
 from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.sava_tables import benchmark_table, generation_table
-from eval.reporting.scores import Line, Score, Test, validity_rows
+from eval.reporting.scores import Line, Score, Test, marked, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
 from eval.reporting.suites import ACROSS_LANGUAGES, GENERATED_SLOVENE, ITA_BENCH, SENTA, Suite, by_suite, glance_rows, mean_score, place
 from eval.reporting.warnings import warnings
+
+MULTIPLICITY = (
+    "p-values are adjusted by Holm over all scores and models of this report; better, worse and an asterisk say what is sure then."
+)
 
 
 def write_csv(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
@@ -75,7 +79,7 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
         ("English beside the target language", retention_rows(report, tests)),
     ):
         if rows:
-            parts += [f"## {heading}", markdown_table(header, rows)]
+            parts += [f"## {heading}", *([MULTIPLICITY] if "item by item" in heading else []), markdown_table(header, rows)]
     if across := across_tables(report):
         parts.append("## Across languages")
         parts += [text for heading, header, rows in across for text in (f"### {heading}", markdown_table(header, rows))]
@@ -83,10 +87,11 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     return "\n\n".join([*parts, "## How it was measured", *filter(None, [*notes(report), generation_note(report)])]) + "\n"
 
 
-def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False, steps: Sequence[int] = ()) -> str:
+def latex(report: Report, all_lines: Sequence[Line], tests: Sequence[Test] = (), *, copied: bool = False, steps: Sequence[int] = ()) -> str:
     """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs.
 
     Args:
+        tests: those that are sure get a mark, but for the papers' own tables.
         copied: the GaMS paper's with the rows that it copies from others.
         steps: SAVA's with a block of rows for each of these training steps.
 
@@ -101,13 +106,14 @@ def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False, st
         elif suite in ITA_BENCH:
             tables.append(benchmark_table(report, ITA_BENCH[suite], steps=steps))
         elif suite not in ACROSS_LANGUAGES:  # hundreds of columns; across_languages.tex has their means
-            tables.append(_latex_table(report, suite, lines))
+            tables.append(_latex_table(report, suite, lines, tests))
     if (generated := generation_table(report, steps=steps)) is not None:
         tables.append(generated)
-    return "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(tables)
+    return "% Needs \\usepackage{booktabs,amssymb}.\n\n" + "\n".join(tables)
 
 
-def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
+def _latex_table(report: Report, suite: Suite, lines: Sequence[Line], tests: Sequence[Test]) -> str:
+    marks = marked(tests)
     best: dict[Line, float] = {}
     for line in lines:
         known = [score for model in report.models if (score := line.score(model)) is not None]
@@ -116,7 +122,10 @@ def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
     rows = []
     for model in report.models:
         scores = [line.score(model) for line in lines]
-        figures = [_figure(score, best[line], alone=len(report.models) == 1) for line, score in zip(lines, scores)]
+        figures = [
+            _figure(score, best[line], alone=len(report.models) == 1) + _mark(marks.get((line.source, line.metric, model.path)))
+            for line, score in zip(lines, scores)
+        ]
         below = ["" if s is None or not s.interval_text() else rf"{{\scriptsize {s.interval_text()}}}" for s in scores]
         if averaged:
             mean = mean_score(lines, model)
@@ -127,11 +136,20 @@ def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
     tasks = [tex(place(line)[1]) for line in lines] + (["Average"] if averaged else [])
     metrics = [tex(line.label.removeprefix(f"{line.source}, ")) for line in lines] + ([""] if averaged else [])
     return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.}}\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.{_MARKS_NOTE if tests else ''}}}\n"
         f"\\begin{{tabular}}{{l{'r' * len(tasks)}}}\n\\toprule\n & {' & '.join(tasks)} \\\\\nModel & {' & '.join(metrics)} \\\\\n\\midrule\n"
         + "\n".join(rows)
         + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
     )
+
+
+_MARKS_NOTE = (
+    r" $\blacktriangle$ better and $\blacktriangledown$ worse than the baseline, sure over all scores and models (paired tests, Holm)."
+)
+
+
+def _mark(test: Test | None) -> str:
+    return "" if test is None else r" $\blacktriangle$" if test.better else r" $\blacktriangledown$"
 
 
 def _invalid(line: Line, model: Evaluated) -> str:

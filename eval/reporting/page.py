@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.html_page import html_page, html_table
@@ -14,7 +14,7 @@ from eval.reporting.generation import generation_note, generation_rows
 from eval.reporting.languages import NOTE as LANGUAGES_NOTE
 from eval.reporting.languages import language_rows
 from eval.reporting.runs import Report
-from eval.reporting.scores import Line, Score, Test, difference_texts, validity_rows
+from eval.reporting.scores import Line, Score, Test, difference_texts, marked, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
 from eval.reporting.suites import TEXTS, by_suite, glance_rows, place
 from eval.reporting.warnings import warnings
@@ -59,7 +59,11 @@ def report_page(
         f'<h2>Scores</h2>\n<div class="key">{key}</div>',
         *_scores_tables(report, all_lines, tests),
         '<p class="notes">95 % intervals in brackets. Bold: the best figure of a line.'
-        + (" ▲ better and ▼ worse than the baseline, sure over all lines (paired tests, Holm)." if len(models) > 1 else "")
+        + (
+            " ▲ better and ▼ worse than the baseline, sure over all lines and models of the page (paired tests, Holm); what was not tested has no mark."
+            if len(models) > 1
+            else ""
+        )
         + " The upright mark is what needs no skill: always the most frequent answer, or a copy of the source.</p>",
     ]
     if tests:
@@ -100,7 +104,7 @@ _TEXT_NOTE = (
 )
 _RETENTION_NOTE = (
     "Difference to the baseline with its 95 % interval, on the same items; of bits per byte less is better."
-    " An asterisk: sure over all lines (Holm)."
+    " An asterisk: sure over all lines and models (Holm)."
 )
 
 
@@ -121,13 +125,13 @@ def _glance(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) ->
         return []
     note = "Mean of the scores of a suite's tasks"
     if tests:
-        note += "; ▲ and ▼: how many of them are better and worse than the baseline, sure over all lines (paired tests, Holm)"
+        note += "; ▲ and ▼: how many of them are better and worse than the baseline, sure over all lines and models (paired tests, Holm)"
     return ["<h2>At a glance</h2>", _scroll(html_table(header, rows)), f'<p class="notes">{note}.</p>']
 
 
 def _scores_tables(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> list[str]:
     """A table of each suite; where there are many tasks, they are folded away below their names."""
-    marks = {(test.line, test.model.path): _mark(test) for test in tests if test.sure}
+    marks = marked(tests)
     known = [line for line in all_lines if any(line.score(model) is not None for model in report.models)]
     opened = " open" if len(report.tasks) <= _MANY_TASKS else ""
     return [
@@ -137,7 +141,7 @@ def _scores_tables(report: Report, all_lines: Sequence[Line], tests: Sequence[Te
     ]
 
 
-def _scores_table(report: Report, lines: Sequence[Line], marks: dict[tuple[Line, Path], str]) -> str:
+def _scores_table(report: Report, lines: Sequence[Line], marks: Mapping[tuple[str, str, Path], Test]) -> str:
     models = report.models
     head = "".join(f'<th scope="col">{html.escape(model.name)}</th>' for model in models)
     body, group = [], ""
@@ -153,7 +157,7 @@ def _scores_table(report: Report, lines: Sequence[Line], marks: dict[tuple[Line,
     )
 
 
-def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], marks: dict[tuple[Line, Path], str]) -> str:
+def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], marks: Mapping[tuple[str, str, Path], Test]) -> str:
     known = [score for score in scores if score is not None]
     counts = list(dict.fromkeys(score.count_text() for score in known))  # valid answers are as many as a model gave
     best = (max if known[0].higher_is_better else min)(score.value for score in known)
@@ -163,7 +167,8 @@ def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], mark
             cells.append("<td>–</td>")
             continue
         weight = ' class="best"' if score.value == best and len(known) > 1 else ""
-        mark = marks.get((line, model.path), "")
+        test = marks.get((line.source, line.metric, model.path))
+        mark = "" if test is None else _mark(test)
         cells.append(f"<td{weight}>{score.value_text()}{mark}<small>{score.interval_text()}</small></td>")
     evaluated = next(model for model, score in zip(report.models, scores) if score is not None)
     no_skill = line.no_skill(evaluated)

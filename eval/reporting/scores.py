@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from conversion.measuring.significance import Difference, holm, paired_difference
+from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
 from eval.reporting.runs import Evaluated, Report
 from eval.running.results import SHARES, highest_score, score_names
 from eval.scoring.learned_scores import METRICS
@@ -37,7 +38,7 @@ _NAMES = {
 }
 PSEUDO_BITS = "pseudo_bits_per_byte"
 _LEARNED = {metric.name for metric in METRICS}
-LEVEL = 0.05  # of all tests of a model together
+LEVEL = 0.05  # of all tests of a report together
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian"}
 
 
@@ -149,7 +150,7 @@ def lines(report: Report) -> list[Line]:
 
 @dataclass(frozen=True)
 class Test:
-    """A model against the baseline on one headline score, and the p-value adjusted for all tests of that model.
+    """A model against the baseline on one headline score, and the p-value adjusted for all tests of the report.
 
     Attributes:
         metric: what was compared: the line's own score, or that of sentences where it is one of the corpus.
@@ -197,9 +198,14 @@ class Test:
 
 
 def paired_tests(report: Report, all_lines: Sequence[Line]) -> list[Test]:
-    """Every model against the baseline on every headline score that has figures of its items, adjusted over the scores of a model."""
+    """Every model against the baseline on every headline score that has figures of its items, adjusted over all of these tests together."""
     baseline, *others = report.models
-    return [test for model in others for test in _adjusted(_compared(model, baseline, all_lines))]
+    return _adjusted([found for model in others for found in _compared(model, baseline, all_lines)])
+
+
+def marked(tests: Sequence[Test]) -> dict[tuple[str, str, Path], Test]:
+    """The tests that are sure, by the source and metric that was compared and by the model: where a mark stands, and nowhere else."""
+    return {(test.line.source, test.metric, test.model.path): test for test in tests if test.sure}
 
 
 def all_pairs(report: Report, all_lines: Sequence[Line]) -> list[tuple[Evaluated, Test]]:
@@ -241,6 +247,9 @@ def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> tuple[str,
         return None
     first, second = (items["scores"][metric] for items in (ours_items, theirs_items))
     difference = paired_difference(first, second, clusters=ours_items["groups"], most=highest_score(metric))
+    seeds = [(one.tasks[line.source]["metrics"].get(metric) or {}).get("by_seed") for one in (model, baseline)]
+    if all(seeds):
+        difference = with_seeds(difference, [our - their for our, their in zip(*seeds)])
     return metric, _scaled(difference, line.scale)
 
 

@@ -46,7 +46,8 @@ def retention_rows(report: Report, tests: Sequence[Test]) -> tuple[list[str], li
         for model in report.models[1:]:
             cells = [by_line.get((line, model.path)) for line in (target, english)]
             if all(cell is not None for cell in cells):
-                rows.append([f"{target.label}: {model.name}", *(_gain(cell) for cell in cells if cell is not None)])
+                known = [cell for cell in cells if cell is not None]
+                rows.append([f"{known[0].label}: {model.name}", *map(_gain, known)])
     return ["score and model", "target language", "English"], rows
 
 
@@ -121,7 +122,7 @@ def notes(report: Report) -> list[str]:
     found.append(
         "Intervals, 95 %: Wilson's for shares; else Student's t over items, groups of items being one (of F1, chrF and BLEU over the"
         " jackknife). Tests: McNemar's exact test for right and wrong answers to items that stand alone, else the exact test of signs over"
-        " items or groups; p-values adjusted by Holm over the scores of each model. Fewer than six items or groups decide nothing."
+        " items or groups; p-values adjusted by Holm over all scores and models together. Fewer than six items or groups decide nothing."
     )
     found.append(f"Weights in {' or '.join(sorted({str(m.content['settings']['dtype']) for m in models}))}; {versions}.")
     return found

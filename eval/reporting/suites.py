@@ -166,7 +166,7 @@ def glance_rows(report: Report, lines: Sequence[Line], tests: Sequence[Test]) ->
     """
     firsts = {line.source: line for line in reversed(lines) if line.headline and not line.is_text}
     suites = by_suite([line for line in lines if firsts.get(line.source) == line])
-    sure = {(test.line, test.model.path): "▲" if test.better else "▼" for test in tests if test.sure}
+    sure = {(test.line, test.model.path): "▲" if test.better else "▼" for test in tests if test.sure and test.metric == test.line.metric}
     rows = []
     for suite, members in suites.items():
         if suite is OTHERS:

@@ -5,19 +5,20 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from conversion.measuring.significance import mcnemar_p_value
+from conversion.measuring.significance import holm, mcnemar_p_value
 from eval.report import main
 from eval.reporting.charts import padded, tick_label, ticks
 from eval.reporting.exports import latex
 from eval.reporting.items_page import items_page
 from eval.reporting.page import report_page
 from eval.reporting.runs import read_report
-from eval.reporting.scores import Line, lines, paired_tests
+from eval.reporting.scores import Line, lines, marked, paired_tests
 from eval.reporting.sections import notes
 from eval.reporting.suites import OTHERS, TEXTS, glance_rows, place
 from eval.reporting.warnings import warnings
@@ -480,3 +481,14 @@ def test_trainings_of_one_transfer_are_told_apart(tmp_path):
     assert [model.name for model in report.models] == ["source", "full/step_200", "lora/step_200"]
     accuracies = {test.model.name for test in paired_tests(report, lines(report))}
     assert accuracies == {"full/step_200", "lora/step_200"}
+
+
+def test_a_mark_stands_beside_the_score_that_was_tested_and_nowhere_else(results):
+    """chrF of a corpus is tested by chrF of sentences; p-values are adjusted over the whole page."""
+    report = read_report([results])
+    tests = paired_tests(report, lines(report))
+    assert [test.adjusted_p_value for test in tests] == pytest.approx(holm([test.difference.p_value for test in tests]))
+    test = next(test for test in tests if test.sure)
+    assert list(marked([test])) == [(test.line.source, test.line.metric, test.model.path)]
+    corpus = replace(test, line=replace(test.line, metric="chrf"), metric="chrf_sentence")
+    assert list(marked([corpus])) == [(test.line.source, "chrf_sentence", test.model.path)]

@@ -188,7 +188,7 @@ def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
     told = (tmp_path / "report" / "across_languages.md").read_text()
     assert [line for line in told.splitlines() if line.startswith("## ")][:4] == [
         "## Tail, head and all languages",
-        "## Languages that score higher than with random (mean difference; ▲▼ sure over languages)",
+        "## Languages that score higher than with random (mean difference; ▲▼ sure over languages and seeds, over this table)",
         "## Before and after continued pretraining, all languages",
         "## The best checkpoint by the mean of the tasks",
     ]
