@@ -14,9 +14,9 @@ again.
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ from common import command
 from common.artifacts import combined_digest, digest_file
 from common.plain_files import read_yaml
 from conversion.checkpoints.hf_model import default_device
+from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.pickle_names import LIGHTNING, refusal, unknown_names
-from conversion.formats.torch_zip import read_torch_file
+from conversion.formats.torch_file import tensors_of
+from conversion.formats.torch_zip import TorchFile, read_torch_file
 from eval.scoring.learned_scores import COMET, Scorer, Triple, score_folders
 
 _PACKAGE = "unbabel-comet"
@@ -120,26 +122,24 @@ def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
     Raises:
         ValueError: if the checkpoint cannot be read or lacks tensors, which COMET itself would fill with random numbers.
     """
-    import yaml
 
     warnings.filterwarnings("ignore")
-    from comet import load_from_checkpoint
+    from comet.models import str2model
 
     for name in ("pytorch_lightning", "lightning_fabric", "comet"):  # which set their own levels when they are imported
         logging.getLogger(name).setLevel(logging.ERROR)
-    require_safe_checkpoint(files.checkpoint)
-    _require_whole(files.checkpoint)
-    # The package takes the encoder from hparams.yaml beside the checkpoint, which names one of the hub.
-    with tempfile.TemporaryDirectory() as folder:
-        linked = Path(folder) / "checkpoints" / files.checkpoint.name
-        linked.parent.mkdir()
-        linked.symlink_to(files.checkpoint)
-        (Path(folder) / "hparams.yaml").write_text(yaml.dump(files.settings), encoding="utf-8")
-        try:
-            model = load_from_checkpoint(str(linked), reload_hparams=True, local_files_only=True)
-        except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"COMET cannot load {files.checkpoint}: {' '.join(str(error).split())[:300]}") from error
-    lacking = sorted(set(model.state_dict()) - set(_saved_tensors(files.checkpoint)))
+    saved = _require_whole(files.checkpoint)
+    # The package's own loader calls whatever the checkpoint names; what it would do else is to make the model by its settings.
+    kind = str2model.get(files.settings["class_identifier"])
+    if kind is None:
+        raise ValueError(f"COMET has no class {files.settings['class_identifier']!r}; it has {', '.join(str2model)}")
+    known = {name: value for name, value in files.settings.items() if name in inspect.signature(kind).parameters}
+    try:
+        model = kind(**{**known, "load_pretrained_weights": False, "local_files_only": True})
+        lacking = sorted(set(model.state_dict()) - set(saved))
+        model.load_state_dict({name: tensor.read() for name, tensor in saved.items()}, strict=False)
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"COMET cannot load {files.checkpoint}: {' '.join(str(error).split())[:300]}") from error
     if lacking:
         raise ValueError(f"{files.checkpoint} lacks {len(lacking)} tensors of the model, first {lacking[0]}; fetch it again")
     num_gpus = int(device.startswith("cuda"))
@@ -153,8 +153,8 @@ def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
     return score
 
 
-def require_safe_checkpoint(checkpoint: Path) -> None:
-    """Refuse a checkpoint that would run something: the package loads it so that whatever it names is called.
+def require_safe_checkpoint(checkpoint: Path) -> TorchFile:
+    """The checkpoint, of which nothing has run; refused if it would run something where another program loads it.
 
     Raises:
         ValueError: naming what it would run, or if it cannot be looked at.
@@ -167,21 +167,16 @@ def require_safe_checkpoint(checkpoint: Path) -> None:
         raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); fetch it again, such as by {_FETCH}") from error
     if unknown := unknown_names(file.names, LIGHTNING):
         raise ValueError(refusal(checkpoint, unknown))
+    return file
 
 
-def _require_whole(checkpoint: Path) -> None:
+def _require_whole(checkpoint: Path) -> dict[str, LazyTensor]:
+    """The tensors of a checkpoint, which are read without its loader."""
+    file = require_safe_checkpoint(checkpoint)
     try:
-        _saved_tensors(checkpoint)
-    except Exception as error:  # torch raises many kinds for a damaged file
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{checkpoint} is no readable checkpoint ({first}); fetch it again, such as by {_FETCH}") from error
-
-
-def _saved_tensors(checkpoint: Path) -> list[str]:
-    import torch
-
-    # COMET's checkpoints hold settings as objects, which weights_only refuses; `require_safe_checkpoint` has looked at what they are.
-    return list(torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)["state_dict"])
+        return {tensor.name: tensor for tensor in tensors_of(file, file.content["state_dict"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); fetch it again, such as by {_FETCH}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

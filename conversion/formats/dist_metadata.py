@@ -24,6 +24,7 @@ from conversion.formats.tiling import tiling_problem
 METADATA_NAME = ".metadata"
 BACKEND_NAME = "metadata.json"
 COMMON_NAME = "common.pt"
+FLATTENED = "nd_reformulated_orig_global_shape"  # Megatron's name for the shape of what it has stored as rows of numbers
 COMMON_KEY = "common_state/shard_0_1"
 NEMO_PREFIX = "module."  # NeMo wraps the model once more than Megatron-LM and Megatron-Bridge do
 BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
@@ -72,11 +73,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class DistMetadata:
-    """The tensors and the objects of a checkpoint folder; an object is a pickle, such as TransformerEngine's extra state."""
+    """The tensors and the objects of a checkpoint folder; an object is a pickle, such as TransformerEngine's extra state.
+
+    Attributes:
+        flattened: key -> shape of each tensor that Megatron has stored as rows of numbers; optimizer state of earlier releases.
+    """
 
     directory: Path
     entries: tuple[Entry, ...]
     objects: dict[str, Place]
+    flattened: dict[str, tuple[int, ...] | None]
 
     @property
     def prefix(self) -> str:
@@ -171,7 +177,9 @@ def _parse(metadata: Any, directory: Path) -> DistMetadata:
     without_place = [key for key, entry in described.items() if entry.called.endswith(".BytesStorageMetadata") and key not in objects]
     if without_place or any(name not in described for name in objects):
         raise ValueError("its objects and their places are not the same")
-    return DistMetadata(directory, tuple(entries), objects)
+    shapes = {key: beside[FLATTENED] for key, beside in (index.get("mcore_data") or {}).items() if FLATTENED in beside}
+    flattened = {key: None if shape is None else _sizes(shape) for key, shape in shapes.items()}
+    return DistMetadata(directory, tuple(entries), objects, flattened)
 
 
 def _place(stored: Any) -> Place:

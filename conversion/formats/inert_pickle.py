@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from conversion.formats.dtypes import DTYPE_BYTES
 from conversion.formats.pickle_names import plain_name
@@ -20,7 +20,7 @@ from conversion.formats.pickle_weight import require_light
 from conversion.formats.stored_zip import read_archive
 
 _MAX_NESTED = 4  # pickles within pickles; a tensor within a state within TransformerEngine's bytes is two
-_LOADS_BYTES = "torch.storage._load_from_bytes"
+_LOADS_BYTES = ("torch.storage._load_from_bytes", "io.BytesIO")  # make of bytes what is loaded in turn
 _OLD_PARTS = 5  # of torch's form from before 2020: magic, version, system, content, keys of storages
 
 
@@ -31,17 +31,18 @@ class Record:
         called: module and name of the class, or of the function whose result this stands for.
         args: what it was called with.
         states: how often it was given a state.
+        named: all names of its pickle.
     """
 
     called = ""
     args: tuple[Any, ...] = ()
     state: Any = None
     states = 0
+    named: ClassVar[set[str]] = set()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Record:
         """Made from any arguments, which are kept."""
-        if any(isinstance(arg, type) and issubclass(arg, Record) and arg.called == _LOADS_BYTES for arg in args):
-            raise ValueError(f"it hands {_LOADS_BYTES} to {cls.called}")  # which would call it, with bytes that nobody has seen
+        cls.named.update(_handed_on((args, kwargs), cls.called))
         self = super().__new__(cls)
         if args:
             self.args = args
@@ -51,6 +52,7 @@ class Record:
         pass
 
     def __setstate__(self, state: Any) -> None:
+        self.named.update(_handed_on(state, self.called))
         if isinstance(state, dict):
             self.__dict__.update(state)
         self.state, self.states = state, self.states + 1
@@ -72,6 +74,17 @@ class Record:
         if self.args or self.states > 1 or not isinstance(self.state, dict | None):
             raise ValueError(f"a {self.called} is not made as it is written")
         return self.state or {}
+
+
+def _handed_on(value: Any, receiver: str) -> Iterator[str]:
+    """A name, on no list, for each function that loads bytes and is handed on: its receiver may call it, with bytes that nobody has seen."""
+    if isinstance(value, type) and issubclass(value, Record) and value.called in _LOADS_BYTES:
+        yield f"{value.called} by {receiver}"
+    if isinstance(value, dict):
+        value = (*value.keys(), *value.values())
+    if isinstance(value, tuple | list | set):
+        for part in value:
+            yield from _handed_on(part, receiver)
 
 
 class _OrderedDict(dict[Any, Any]):
@@ -181,9 +194,8 @@ class _InertUnpickler(pickle.Unpickler):
         if name in _VALUES:
             return _VALUES[name]
         if name not in self._records:
-            self._records[name] = type(
-                "Record", (_carrier(self._carriers) if name in (_LOADS_BYTES, "io.BytesIO") else Record,), {"called": name}
-            )
+            kind = _carrier(self._carriers) if name in _LOADS_BYTES else Record
+            self._records[name] = type("Record", (kind,), {"called": name, "named": self.names})
         return self._records[name]
 
     def persistent_load(self, key: Any) -> Any:

@@ -1,21 +1,77 @@
-"""Whether a distributed checkpoint holds data alone, so that it may be given to Megatron and torch.
+"""Distributed checkpoints as data alone: how torch and Megatron are made to read them so, and which hold something else.
 
-Both run what some of its files say: torch unpickles every object of the checkpoint, and TransformerEngine unpickles the bytes that
-such an object is.  `read_dist_metadata` refuses an index that names anything but data; here are the objects and what is not
-sharded.  Tensors, those of the optimizer among them, are read by torch in the way that runs nothing.
+Torch's own reader runs what the index and the objects of a checkpoint say, and TransformerEngine unpickles the bytes that such an object
+is.  `read_as_data` takes that reader away.  `require_safe` names, before anything is read, what another program would run.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, Any
 
-from conversion.formats.dist_metadata import COMMON_NAME, DistMetadata, Place, read_dist_metadata
+from conversion.formats.dist_metadata import COMMON_NAME, FLATTENED, METADATA_NAME, DistMetadata, Place, read_dist_metadata
 from conversion.formats.inert_pickle import load_inert
 from conversion.formats.pickle_names import STATE, refusal, unknown_names
 from conversion.formats.torch_zip import TorchFile, read_torch_file, stored_tensor
 
 _EXTRA_STATE = "_extra_state"  # what TransformerEngine unpickles again, where it is a tensor of bytes
+
+
+def read_as_data() -> None:
+    """Have torch, in this process from now on, read distributed checkpoints without running anything.
+
+    The index is read by `read_dist_metadata` and made anew of torch's classes; objects are loaded by `weights_only`, as tensors are.
+    """
+    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # by which `common.pt` would be run
+    FileSystemReader.read_metadata = _read_metadata  # type: ignore[method-assign]
+    DefaultLoadPlanner.load_bytes = _load_bytes  # type: ignore[method-assign]
+
+
+def _load_bytes(planner: Any, item: Any, stream: IO[bytes]) -> None:
+    import torch
+
+    value = torch.load(stream, map_location="cpu", weights_only=True)
+    if planner.flatten_state_dict:
+        from torch.distributed.checkpoint._nested_dict import set_element
+
+        set_element(planner.original_state_dict, planner.mappings[item.dest_index.fqn], value)
+    else:
+        planner.state_dict[item.dest_index.fqn] = value
+
+
+def _read_metadata(reader: Any, **_: Any) -> Any:
+    path = Path(reader.path)
+    return _torch_metadata(path, (path / METADATA_NAME).stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)  # every load asks for it twice
+def _torch_metadata(path: Path, changed_ns: int) -> Any:
+    """The index as torch's own class, with Megatron's shapes of what it has flattened."""
+    import torch
+    from torch.distributed.checkpoint import metadata as torch_metadata
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    read = read_dist_metadata(path)
+    described: dict[str, Any] = {key: torch_metadata.BytesStorageMetadata() for key in read.objects}
+    places = {
+        torch_metadata.MetadataIndex(key): _StorageInfo(place.file, place.offset, place.length) for key, place in read.objects.items()
+    }
+    for entry in read.entries:
+        chunks = []
+        for chunk in entry.chunks:
+            offsets, place = torch.Size(chunk.offsets), chunk.place
+            chunks.append(torch_metadata.ChunkStorageMetadata(offsets, torch.Size(chunk.sizes)))
+            places[torch_metadata.MetadataIndex(entry.key, offsets)] = _StorageInfo(place.file, place.offset, place.length)
+        properties = torch_metadata.TensorProperties(dtype=getattr(torch, entry.dtype))
+        described[entry.key] = torch_metadata.TensorStorageMetadata(properties, torch.Size(entry.shape), chunks)
+    made = torch_metadata.Metadata(described, storage_data=places, storage_meta=torch_metadata.StorageMeta())
+    made.mcore_data = {key: {FLATTENED: shape} for key, shape in read.flattened.items()}  # type: ignore[attr-defined]
+    return made
 
 
 def require_safe(weights: Path) -> None:

@@ -25,9 +25,17 @@ def read_state_dict(path: Path) -> list[LazyTensor]:
         ValueError: if it is corrupt, needs code to be loaded, or is no dictionary of tensors.
     """
     file = _open(path)
-    if file is None:
-        return _read_old_state_dict(path)
-    tensors = {name: stored_tensor(value) for name, value in file.content.items()} if isinstance(file.content, dict) else {None: None}
+    return _read_old_state_dict(path) if file is None else tensors_of(file, file.content)
+
+
+def tensors_of(file: TorchFile, content: Any) -> list[LazyTensor]:
+    """The tensors of a state dict that is, or lies in, what a file holds.
+
+    Raises:
+        ValueError: if it is no dictionary of tensors, or a tensor is larger than what lies there.
+    """
+    path = file.path
+    tensors = {name: stored_tensor(value) for name, value in content.items()} if isinstance(content, dict) else {None: None}
     if not all(tensors.values()):
         raise _no_state_dict(path)
     return [_lazy_tensor(file, str(name), tensor) for name, tensor in tensors.items() if tensor is not None]

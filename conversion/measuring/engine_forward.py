@@ -91,12 +91,13 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     from conversion.families import family_of
     from conversion.formats.dist_checkpoint import read_dist_checkpoint
     from conversion.formats.dist_metadata import read_dist_metadata
-    from conversion.formats.loading_safety import require_safe
+    from conversion.formats.loading_safety import read_as_data, require_safe
     from conversion.inspection.places import locate
     from nemo_patches.extra_state import with_no_extra_state, without_extra_state
 
     weights = locate(checkpoint_dir).weights
-    require_safe(weights)  # Megatron runs what it reads
+    require_safe(weights)
+    read_as_data()
     description = read_json(checkpoint_dir / "context" / "model.json")
     prefix = read_dist_metadata(weights).prefix
     saved = read_dist_checkpoint(weights, prefix=prefix)

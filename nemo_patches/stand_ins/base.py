@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PICKLES_OF_NOTHING = {pickle.dumps(nothing, protocol) for nothing in (None, {}) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)}
+
 
 class ExtraState(nn.Module):
     """A module with an entry `_extra_state` in its state: an empty tensor of bytes, as nothing here is FP8."""
@@ -26,7 +28,7 @@ class ExtraState(nn.Module):
             if state is not None:
                 raise RuntimeError("Unsupported checkpoint format.")
             return
-        if state.numel() and pickle.loads(state.numpy(force=True).tobytes()):
+        if state.numel() and state.numpy(force=True).tobytes() not in _PICKLES_OF_NOTHING:
             raise NotImplementedError("the checkpoint has scales of FP8, which a stand-in for TransformerEngine cannot use")
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:

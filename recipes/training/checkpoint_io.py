@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 
 from common.background import Background
 from conversion.checkpoints.nemo_checkpoint import extra_states
+from conversion.formats.loading_safety import read_as_data
 from nemo_patches.extra_state import with_no_extra_state, without_extra_state
 from recipes.training.shard_files import HostCopies, ShardFile, Writing, nothing, on_host, write_file
 
@@ -126,6 +127,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
     def load_checkpoint(self, path: Any, sharded_state_dict: Any = None, *arguments: Any, **options: Any) -> dict[str, Any]:
         """See NeMo's class."""
         model = sharded_state_dict["state_dict"]
+        read_as_data()
         wanted = {**sharded_state_dict, "state_dict": without_extra_state(model)}
         loaded: dict[str, Any] = super().load_checkpoint(path, wanted, *arguments, **options)
         return {**loaded, "state_dict": with_no_extra_state(loaded["state_dict"], model)}

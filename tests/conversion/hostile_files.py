@@ -119,6 +119,23 @@ def _in_nested_object(folder: Path, proof: Path) -> None:
     put_object(folder, first_object(folder), saved({"a": LoadsBytes(proof)}))
 
 
+class CallsInTurn(RunsCode):
+    """Hands the function that loads bytes, deep in its arguments, to one that calls what it is given."""
+
+    def __reduce__(self) -> tuple[object, tuple[Any, ...]]:
+        calls = torch._tensor._rebuild_from_type_v2
+        loads = (torch.storage._load_from_bytes, torch.Tensor, (saved(RunsCode(self.proof)),), None)
+        return calls, (calls, torch.Tensor, loads, None)
+
+
+def _in_turn_in_object(folder: Path, proof: Path) -> None:
+    put_object(folder, first_object(folder), saved(CallsInTurn(proof)))
+
+
+def _in_turn_in_common(folder: Path, proof: Path) -> None:
+    torch.save({"args": CallsInTurn(proof)}, folder / "weights/common.pt")
+
+
 def _in_common(folder: Path, proof: Path) -> None:
     torch.save({"args": Namespace(a=RunsCode(proof))}, folder / "weights/common.pt")
 
@@ -168,6 +185,8 @@ CODE: dict[str, Spoil] = {
     "in bytes that an object is": _in_bytes_of_object,
     "in a buffer that an object is": _in_buffer_of_object,
     "in a pickle in an object": _in_nested_object,
+    "in a call of a call in an object": _in_turn_in_object,
+    "in a call of a call in what is not sharded": _in_turn_in_common,
     "in what is not sharded": _in_common,
     "by numpy in what is not sharded": _by_numpy_in_common,
     "in a chunk": _in_chunk,

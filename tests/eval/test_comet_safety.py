@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.comet import require_safe_checkpoint
+from eval.comet import _require_whole, require_safe_checkpoint
+from tests.conversion.hostile_files import CallsInTurn
 
 
 class _Runs:
@@ -40,3 +41,11 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"is no readable checkpoint \(no archive, as torch writes them since 2020\); fetch it again"):
         require_safe_checkpoint(path)
+
+
+def test_a_call_within_a_call_is_named_and_not_run(tmp_path: Path) -> None:
+    path, proof = tmp_path / "model.ckpt", tmp_path / "ran"
+    with pytest.raises(ValueError, match=r"asks to run torch\.storage\._load_from_bytes by torch\._tensor\._rebuild_from_type_v2"):
+        _require_whole(_checkpoint(path, callbacks=CallsInTurn(proof)))
+    assert not proof.exists()
+    assert list(_require_whole(_checkpoint(path))) == ["w"]

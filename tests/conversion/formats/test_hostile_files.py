@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import shutil
@@ -10,17 +11,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner, FileSystemReader, load
 
 from common.artifacts import MANIFEST_NAME
 from conversion import hf_to_nemo, inspect, nemo_to_hf
 from conversion.formats.dist_metadata import read_dist_metadata
-from conversion.formats.loading_safety import require_safe
+from conversion.formats.loading_safety import read_as_data, require_safe
 from conversion.inspection import describe
 from conversion.layouts.moving import change
 from conversion.verify import Side
 from tests.conversion.conftest import OPTMaker
-from tests.conversion.hostile_files import CODE, CallsNumpy, RunsCode, first_object, place_of_two_states, put_object, saved, two_pickles
+from tests.conversion.hostile_files import (
+    CODE,
+    CallsInTurn,
+    CallsNumpy,
+    RunsCode,
+    first_object,
+    place_of_two_states,
+    put_object,
+    saved,
+    two_pickles,
+)
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +61,9 @@ def test_code_in_a_checkpoint_is_refused_by_name_and_not_run(nemo_dir: Path, tmp
     if place == "in a chunk":  # which torch reads in the way that runs nothing, and which is a gigabyte in real checkpoints
         del commands["verify"], commands["the engine of verify"], commands["change_layout"]
     name = "numpy.testing._private.utils.runstring" if place.startswith("by numpy") else "posix.system"
-    said = r"is corrupt" if place in ("in an object of torch's old form", "in one of two pickles", "before an archive") else name
+    name = "torch.storage._load_from_bytes by torch._tensor._rebuild_from_type_v2" if "call of a call" in place else name
+    said = name
+    said = r"is corrupt" if place in ("in an object of torch's old form", "in one of two pickles", "before an archive") else said
     for command, call in commands.items():
         with pytest.raises(ValueError, match=said):
             call()
@@ -61,6 +74,34 @@ def test_code_in_a_checkpoint_is_refused_by_name_and_not_run(nemo_dir: Path, tmp
     assert not proof.exists()
 
 
+@pytest.mark.parametrize("place", ["in the index", "in an object", "in a call of a call in an object", "in what is not sharded"])
+def test_megatron_runs_nothing_even_of_a_folder_that_nobody_looked_at(
+    nemo_dir: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatron.core.dist_checkpointing.strategies.common import TorchCommonLoadStrategy
+
+    for owner, name in ((FileSystemReader, "read_metadata"), (DefaultLoadPlanner, "load_bytes")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # as it was, for other tests
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # as some have it in their shell
+    folder, proof = tmp_path / "nemo", tmp_path / "proof"
+    shutil.copytree(nemo_dir, folder)
+    CODE[place](folder, proof)
+    read_as_data()
+    with pytest.raises((ValueError, CheckpointException, pickle.UnpicklingError), match=r"asks to run|Weights only load failed"):
+        load({first_object(nemo_dir): io.BytesIO()}, storage_reader=FileSystemReader(folder / "weights"), no_dist=True)
+        TorchCommonLoadStrategy().load_common(folder / "weights")
+    assert not proof.exists()
+
+
+def test_torch_finds_in_the_index_what_its_own_reader_finds(nemo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystemReader, "read_metadata", FileSystemReader.read_metadata)
+    monkeypatch.setattr(DefaultLoadPlanner, "load_bytes", DefaultLoadPlanner.load_bytes)
+    theirs = pickle.loads((nemo_dir / "weights/.metadata").read_bytes())
+    read_as_data()
+    ours = FileSystemReader(nemo_dir / "weights").read_metadata()
+    assert ours.state_dict_metadata == theirs.state_dict_metadata and ours.storage_data == theirs.storage_data
+
+
 def test_the_corpus_is_real(nemo_dir: Path, tmp_path: Path) -> None:
     """Torch's own reader does run what stands in the index and in objects: were it called, the tests here would see it."""
     folder, proof = tmp_path / "nemo", tmp_path / "proof"
@@ -69,8 +110,9 @@ def test_the_corpus_is_real(nemo_dir: Path, tmp_path: Path) -> None:
     FileSystemReader(folder / "weights").read_metadata()
     assert proof.exists()
     proof.unlink()
-    for content in (saved(RunsCode(proof)), saved(CallsNumpy(proof)), two_pickles(proof)):
-        torch.load(io.BytesIO(content), weights_only=False)
+    for content in (saved(RunsCode(proof)), saved(CallsNumpy(proof)), saved(CallsInTurn(proof)), two_pickles(proof)):
+        with contextlib.suppress(AttributeError):  # of what the call has given, which is no tensor
+            torch.load(io.BytesIO(content), weights_only=False)
         assert proof.exists()
         proof.unlink()
 
