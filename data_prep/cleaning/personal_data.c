@@ -7,7 +7,11 @@
 
 #include "utf8_words.h"
 
-enum { E_MAIL = 1, IBAN = 2, CARD = 4, EMSO = 8, CODICE_FISCALE = 16, OIB = 32, MACHINE_ADDRESS = 64, TELEPHONE = 128, TELEPHONE_NUMBER = 256 };
+enum {
+    E_MAIL = 1 << 0, IBAN = 1 << 1, CARD = 1 << 2, EMSO = 1 << 3, CODICE_FISCALE = 1 << 4, OIB = 1 << 5, MACHINE_ADDRESS = 1 << 6, TELEPHONE = 1 << 7,
+    TELEPHONE_NUMBER = 1 << 8, CARD_NUMBER = 1 << 9, TAX_NUMBER = 1 << 10, VAT_NUMBER = 1 << 11, IP_ADDRESS = 1 << 12, IPV6_ADDRESS = 1 << 13,
+    MOBILE_NUMBER = 1 << 14
+};
 
 typedef struct {
     const uint8_t *start, *end;
@@ -56,7 +60,15 @@ static int is_long(const Found *f, const uint8_t *p) {
 static void look_at_digits(Found *f, const uint8_t *p, int number) {
     uint8_t before = at(f, p - 1);
     if (number == 13) add(f, p, EMSO);
-    if (number == 11) add(f, p, OIB);
+    if (number == 16) add(f, p, CARD_NUMBER);
+    if (number == 8 || number == 11) { /* perhaps with a country before it */
+        int country = is_letter(before) || (before == ' ' && is_letter(at(f, p - 2)));
+        const uint8_t *start = p - (country ? (before == ' ') + 2 : 0);
+        if (number == 8) add(f, p, TAX_NUMBER);
+        if (number == 8 && country) add(f, start, TAX_NUMBER);
+        if (number == 11) add(f, p, OIB), add(f, p, VAT_NUMBER);
+        if (number == 11 && country) add(f, start, VAT_NUMBER);
+    }
     if (number == 4) {
         const uint8_t *next = p + 4;
         int groups = 1;
@@ -67,11 +79,16 @@ static void look_at_digits(Found *f, const uint8_t *p, int number) {
         const uint8_t *next = p + number;
         int groups = 1;
         while (groups < 4 && at(f, next) == '.' && is_digit(at(f, next + 1))) groups++, next += 1 + digits_at(f, next + 1);
-        if (groups == 4) add(f, p, MACHINE_ADDRESS);
+        if (groups == 4) add(f, p, MACHINE_ADDRESS), add(f, p, IP_ADDRESS);
     }
-    if (before == '+' && *p != '0' && is_long(f, p)) add(f, p - 1, TELEPHONE);
+    if (before == '+' && *p != '0' && is_long(f, p)) {
+        add(f, p - 1, TELEPHONE);
+        if (at(f, p - 2) == '(') add(f, p - 2, TELEPHONE);
+    }
+    if (*p == '3' && number > 2 && may_begin(before, "./,-") && is_long(f, p)) add(f, p, MOBILE_NUMBER);
     if (*p == '0' && number > 1 && may_begin(before, "./,-") && is_long(f, p)) {
         if (p[1] == '0') add(f, p, TELEPHONE);
+        if (p[1] == '0' && before == '(') add(f, p - 1, TELEPHONE);
         add(f, p, TELEPHONE_NUMBER);
         if (before == '(') add(f, p - 1, TELEPHONE_NUMBER);
     }
@@ -95,19 +112,33 @@ static void look_at_letters(Found *f, const uint8_t *p) {
     add(f, p, CODICE_FISCALE);
 }
 
-/* Whether an address may be around an @: a name before it, and behind it a dot with two letters. */
+/* Whether an address may be around an @: a name before it, and behind it a dot with two letters or a bracket. */
 static int may_be_address(const Found *f, const uint8_t *p) {
     uint8_t before = at(f, p - 1);
     if (!is_word(before) && before != '.' && before != '+' && before != '-' && before < 0x80) return 0;
+    if (at(f, p + 1) == '[') return 1; /* an address literal */
     for (p++; is_word(at(f, p)) || at(f, p) == '-' || at(f, p) == '.'; p++)
         if (*p == '.' && is_letter(at(f, p + 1)) && is_letter(at(f, p + 2))) return 1;
     return 0;
+}
+
+static inline int is_hex(uint8_t c) { return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'f'); }
+
+/* Two colons between groups of up to four hexadecimal digits follow. */
+static int may_be_ipv6(const Found *f, const uint8_t *p) {
+    int colons = 0, digits = 0;
+    for (; is_hex(at(f, p)) || at(f, p) == ':'; p++) {
+        if (*p == ':') colons++, digits = 0;
+        else if (++digits > 4) return 0;
+    }
+    return colons > 1;
 }
 
 /* The places where one of the wanted patterns may match, and which; returns how many there are, of which the first ones have room. */
 int64_t personal_places(const uint8_t *text, int64_t size, uint32_t wanted, int64_t *places, uint32_t *patterns, int64_t room) {
     Found f = {text, text + size, wanted, places, patterns, 0, room};
     for (const uint8_t *p = text; p < f.end; p++) {
+        if (is_hex(*p) && !is_word(at(&f, p - 1)) && at(&f, p - 1) != ':' && may_be_ipv6(&f, p)) add(&f, p, IPV6_ADDRESS);
         if (is_digit(*p)) {
             int number = digits_at(&f, p);
             look_at_digits(&f, p, number);

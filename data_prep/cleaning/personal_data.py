@@ -1,6 +1,6 @@
 """Personal data in text: found by patterns of the settings, believed where their check digits are right, masked or a reason to drop the text.
 
-E-mail addresses, bank accounts (IBAN), cards, telephone numbers, addresses of machines, and numbers of persons: EMSO/JMBG, codice fiscale, OIB.
+E-mail addresses, bank accounts (IBAN), cards, telephone numbers, IP addresses, and numbers of persons: EMSO/JMBG, codice fiscale, OIB, tax numbers.
 What a pattern may be is configuration; what a checksum is, is here.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from common.native import address
 from data_prep.cleaning import setting_values
 
 SOURCE = Path(__file__).with_name("personal_data.c")
-_KEYS = {"pattern", "check", "action", "context"}
+_KEYS = {"pattern", "check", "action", "context", "without"}
 MASK, DROP, KEEP = ACTIONS = ("mask", "drop", "keep")
 
 
@@ -34,6 +34,7 @@ class Kind:
 
     Attributes:
         context: words of which one must stand in the 40 characters before; none for numbers that their check digits prove.
+        without: words of which none may stand there.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     check: Callable[[str], bool] | None
     action: str
     context: regex.Pattern[str] | None = None
+    without: regex.Pattern[str] | None = None
 
     @cached_property
     def has_at(self) -> bool:
@@ -56,8 +58,10 @@ class Kind:
         """Whether a match of the pattern is personal data, by its check digits and what stands before it."""
         if self.check is not None and not self.check(match[0]):
             return False
-        start = match.start()
-        return self.context is None or self.context.search(match.string, max(0, start - _CONTEXT), start) is not None
+        before = match.string[max(0, match.start() - _CONTEXT) : match.start()]
+        if self.without is not None and self.without.search(before):
+            return False
+        return self.context is None or self.context.search(before) is not None
 
 
 def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
@@ -82,10 +86,17 @@ def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
             raise ValueError(f"personal_data: the pattern of {name} is no regular expression: {error}; mend it") from error
         if pattern.search("") is not None:
             raise ValueError(f"personal_data: the pattern of {name} finds something in a text without a character; mend it")
-        words = setting_values.texts(f"personal_data: {name}: context", row.get("context"))
-        context = regex.compile("|".join(map(regex.escape, words)), regex.IGNORECASE) if words else None
-        kinds.append(Kind(name, pattern, CHECKS[row["check"]] if row.get("check") else None, row.get("action", MASK), context))
+        context, without = (_words(setting_values.texts(f"personal_data: {name}: {key}", row.get(key))) for key in ("context", "without"))
+        kinds.append(Kind(name, pattern, CHECKS[row["check"]] if row.get("check") else None, row.get("action", MASK), context, without))
     return tuple(kinds)
+
+
+def _words(words: Sequence[str]) -> regex.Pattern[str] | None:
+    """A search for whole words, so that "hotel" is no "tel"; a star at the end of one stands for any ending."""
+    if not words:
+        return None
+    each = (regex.escape(word.removesuffix("*")) + (r"\w*" if word.endswith("*") else r"(?!\w)") for word in words)
+    return regex.compile(rf"(?<!\w)(?:{'|'.join(each)})", regex.IGNORECASE)
 
 
 def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, dict[str, int], str | None]:
@@ -142,15 +153,21 @@ _LONGEST = 128  # bytes of a number that a built-in pattern matches, and of what
 _MAX_PLACES = 256
 # Digests of the built-in patterns that personal_data.c knows.
 BITS = {
-    "xxh3:dc7b0002cf4f6add482decac65ae6f68": 1 << 0,  # e-mail
+    "xxh3:814c8cf5a9f7c7b6fcef961024aad550": 1 << 0,  # e-mail
     "xxh3:38f62e8299776e7b6d399ccbcbcfe9c9": 1 << 1,  # iban
     "xxh3:1a81167dfd41dd90ad323dcb8393de47": 1 << 2,  # card
     "xxh3:48fc2c6d6b6491dc7f5ea1bfb7941cc8": 1 << 3,  # emso
     "xxh3:fd66963d3ac946c772d7db1be138cd9e": 1 << 4,  # codice fiscale
     "xxh3:e763ab31ad2c6f06a9c3e7190a7b827e": 1 << 5,  # oib
     "xxh3:3d0121b3474a4583ace5fc7f57e09a7f": 1 << 6,  # machine address
-    "xxh3:d3ec766e59f3e2f225b209e09dc51bd4": 1 << 7,  # telephone
-    "xxh3:346c35d87dee77f902c8f625667229c9": 1 << 8,  # telephone number
+    "xxh3:c8d14dd9c4742f86e81649c1bb4fd29f": 1 << 7,  # telephone
+    "xxh3:674f9a0ed9249e0472cfd9e4d145ff03": 1 << 8,  # telephone number
+    "xxh3:23ed1a874d04322389901b84834866a3": 1 << 9,  # card number
+    "xxh3:0427022567d66d70895b6dbf0702ee1c": 1 << 10,  # tax number
+    "xxh3:fa309fba9dc0a794854272127778eeec": 1 << 11,  # VAT number
+    "xxh3:c1158aa6db6ff1ecffd1f65f1c8e6318": 1 << 12,  # IP address
+    "xxh3:5c36ed4b9f5e20ff80ad6eda52dd6576": 1 << 13,  # IPv6 address
+    "xxh3:57e83bbd0607f0d5ecc7932571871cee": 1 << 14,  # mobile number
 }
 
 
@@ -221,6 +238,13 @@ def _luhn(text: str) -> bool:
     return len(set(digits)) > 1 and (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
+def _slovene_tax(text: str) -> bool:
+    """The Slovene tax number: weights 8 to 2, a check digit by 11 (Tax Procedure Act, ZDavP-2)."""
+    digits = _digits(text)
+    rest = sum(weight * digit for weight, digit in zip(range(8, 1, -1), digits)) % 11
+    return len(digits) == 8 and digits[0] > 0 and rest != 0 and digits[7] == (11 - rest) % 10
+
+
 def _public_address(text: str) -> bool:
     try:
         return ipaddress.ip_address(text).is_global
@@ -228,10 +252,20 @@ def _public_address(text: str) -> bool:
         return False
 
 
+def _long_public_address(text: str) -> bool:
+    """One that is no number of a section or a version, by a part above any month and most chapters."""
+    return _public_address(text) and max(map(int, text.split("."))) > 31
+
+
+# Dates in either order, two of them in a row, years, and numbers of four and four digits (ISSN): as many digits as a telephone number has.
+_DATE = r"(?:[0-3]?[0-9][./ -]{1,2}[01]?[0-9][./ -]{1,2}(?:1[5-9]|20)?[0-9]{2}|(?:1[5-9]|20)[0-9]{2}[./-][01]?[0-9][./-][0-3]?[0-9])"
+_NO_TELEPHONE = re.compile(rf"{_DATE}\.?(?:[ ./-]{{1,3}}{_DATE})?|[0-9]{{4}}-[0-9]{{4}}")
+
+
 def _telephone(text: str) -> bool:
-    """Eight to fifteen digits, as the numbering plan has (E.164), not one repeated."""
+    """Eight to fifteen digits, as the numbering plan has (E.164), not one repeated, and no date."""
     digits = _digits(text)
-    return 8 <= len(digits) <= 15 and len(set(digits)) > 2
+    return 8 <= len(digits) <= 15 and len(set(digits)) > 2 and not _NO_TELEPHONE.fullmatch(text.strip("(). "))
 
 
 CHECKS: dict[str, Callable[[str], bool]] = {
@@ -240,6 +274,8 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "codice-fiscale": _codice_fiscale,
     "oib": _oib,
     "luhn": _luhn,
+    "slovene-tax": _slovene_tax,
     "public-address": _public_address,
+    "long-public-address": _long_public_address,
     "telephone": _telephone,
 }

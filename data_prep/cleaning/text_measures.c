@@ -88,6 +88,8 @@ typedef struct { /* where the search for what needs a repair stands */
     int digits, gap;              /* of a number, at most 7; characters since the last of them that may stand in one, at most MAX_GAP */
 } Sought;
 
+static inline int is_hex(uint32_t c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'f'); }
+
 #define MAX_GAP 4 /* as in +386 (0) 41 */
 
 /* Whether ASCII letters and digits that follow each other may be a codice fiscale, whose digits may be letters as well, or begin an IBAN. */
@@ -146,6 +148,7 @@ static uint32_t dirt_of(const Tables *t, const uint8_t *p, const uint8_t *end, S
             }
             if (!is_digit(c) && c != '.') dots = 0;
             if (c == '@') found |= ADDRESS;
+            if (c == ':' && is_hex(s->before) && (s->before_that == ':' || is_hex(s->before_that))) found |= NUMBER; /* an IPv6 address, or a time */
             if (s->before == '<' && (is_letter(c) || c == '/' || c == '!')) found |= MARKUP;
             if (s->before == '&' && (is_letter(c) || c == '#')) found |= MARKUP;
             if (c == ' ' && (s->before == ' ' || s->before == '\n')) found |= SPACING;

@@ -137,14 +137,21 @@ class Block:
         return out[:size].data
 
     def json_line(self, document: int, text: bytes, file_name: str, more: Mapping[str, Any] | None = None) -> bytes:
-        """One document with another text, and with more members or others in the place of its own, as a line of JSON."""
-        if more and self.key != "id":
-            fields = {"id": self.identity(document, file_name), **self.fields(document), **more, self.key: text.decode()}
-            return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-        if self.key == "id":
-            record = {"id": "", **self.fields(document)} | {"id": text.decode()}
-            return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        """One document with another text, and with more members or others in the place of its own, as a line of JSON.
+
+        Members that have a value for each line of the document (HPLT's `langs`, MaCoCu's `scores`) are left out where the text has lost lines.
+        """
+        fields = None
         rest = self.rest[self.rest_offsets[document] : self.rest_offsets[document + 1]]
+        if b"[" in rest and (lines := (was := self.data(document)).count(b"\n") + 1) > 1 and text.count(b"\n") != was.count(b"\n"):
+            fields = {name: value for name, value in self.fields(document).items() if not (isinstance(value, list) and len(value) == lines)}
+        if self.key == "id":
+            record = {"id": "", **(self.fields(document) if fields is None else fields)} | {"id": text.decode()}
+            return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        if more or fields is not None:
+            fields = self.fields(document) if fields is None else fields
+            record = {"id": self.identity(document, file_name), **fields, **(more or {}), self.key: text.decode()}
+            return json.dumps(record, ensure_ascii=False).encode() + b"\n"
         if not self.id_sizes[document]:
             rest = b'"id": ' + _string(f"{file_name}:{self.lines[document]}") + (b", " if rest else b"") + rest
         return b"{" + rest + b", " + _string(self.key) + b": " + _string(text.decode()) + b"}\n"

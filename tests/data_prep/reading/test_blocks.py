@@ -176,3 +176,11 @@ def test_blocks_are_about_a_megabyte(write: Write) -> None:
     sizes = [len(block) for block in read_blocks(path)]
     assert sum(sizes) == 40 and max(sizes) <= 11
     assert isinstance(next(iter(read_blocks(path))), Block)
+
+
+def test_members_with_a_value_for_each_line_go_with_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 7, "langs": ["sl", "en"], "seen": [1, 2, 3], "text": "Ena.\\nTwo."}\n')
+    (block,) = read_blocks(path)
+    assert json.loads(block.json_line(0, b"Ena.", path.name)) == {"id": 7, "seen": [1, 2, 3], "text": "Ena."}
+    assert json.loads(block.json_line(0, b"Ena.\nDve.", path.name))["langs"] == ["sl", "en"]
