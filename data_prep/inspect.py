@@ -63,6 +63,9 @@ class Dataset:
         return f"{shard['source']}, line {self.lines[number]}"
 
 
+_MOST_SHOWN = 1_000_000  # tokens of a document
+
+
 def _no_dataset(path: Path) -> str:
     inside = sorted(child.name for child in path.iterdir() if (child / MANIFEST_NAME).exists())
     if inside:
@@ -126,9 +129,12 @@ def _documents(datasets: Sequence[Dataset], numbers: Sequence[int], tokenizer: P
     for number in numbers:
         if not 0 <= number < len(dataset.tokens):
             raise ValueError(f"{dataset.path} has documents 0 to {len(dataset.tokens) - 1}, but no {number}")
-        ids = dataset.tokens[number].tolist()
-        yield f"document {number}: {dataset.source(number)}, {len(ids):,} tokens"
-        yield from shown(ids, tokenizer, most)
+        length = int(dataset.tokens.lengths[number])
+        yield f"document {number}: {dataset.source(number)}, {length:,} tokens"
+        # A document may be a corpus of another tool, in one piece.
+        yield from shown(dataset.tokens[number][:_MOST_SHOWN].tolist(), tokenizer, most)
+        if length > _MOST_SHOWN:
+            yield f"(the text and tokens of the first {_MOST_SHOWN:,})"
 
 
 def _windows(datasets: Sequence[Dataset], arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerFast | None) -> Iterator[str]:
