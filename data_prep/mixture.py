@@ -160,10 +160,10 @@ def mixture(
     reasons = {name: tell_if_slow(word_encoder(tokenizer.backend_tokenizer), f"tokenizer {name}") for name, tokenizer in loaded.items()}
     fronts = [document_front(tokenizer, bos) for tokenizer in loaded.values()]
     units = Units(reading, rules.group_key, rules.sentences is not None, rules.weight_keys)
+    # What is counted depends on; the rest is decided anew from the counts, so that another budget loses none of them.
     plan = {
         "stage": "data_prep.mixture",
-        "rules": asdict(rules),
-        "reading": asdict(reading),
+        "units": asdict(units),
         "corpora": [[corpus.name, corpus.facts, *map(str, corpus.paths)] for corpus in chosen],
         "tokenizers": digests,
         "fronts": fronts,

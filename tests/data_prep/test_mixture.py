@@ -227,7 +227,16 @@ def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Pa
     assert len(tables) == 5
     path.write_bytes(whole)
     with pytest.raises(ValueError, match="was left by a run with other options or inputs"):
-        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(seed=5))
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(group_key="url"))
+    with pytest.raises(
+        ValueError, match="no document is left for training"
+    ):  # a refusal whose advice, a larger budget, counts nothing anew
+        mixture(
+            corpora,
+            {"new": tokenizer_dir},
+            tmp_path / "out",
+            rules=MixtureRules(budgets("corpus:crawl=1", "corpus:novels=1", "corpus:wiki=1"), seed=5),
+        )
     assert {table: table.stat().st_mtime_ns for table in tables} == tables
     mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
     mixture(corpora, {"new": tokenizer_dir}, tmp_path / "fresh")
