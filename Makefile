@@ -8,6 +8,10 @@ COMET_VENV ?= .venv-comet
 TRL_VENV ?= .venv-trl
 BRIDGE_VENV ?= .venv-bridge
 BRIDGE_PYTHON ?= python3.12
+# As NVIDIA's images are: their Python, one of their versions of torch, and our layer of pins over it.
+IMAGE_VENV ?= .venv-image
+IMAGE_PYTHON ?= python3.12
+IMAGE_TORCH ?= 2.9.1
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 # Processes that share the tests (tests/conftest.py says how); on two cores three, as one often waits for a Slurm.
@@ -16,7 +20,7 @@ PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
@@ -34,6 +38,7 @@ help:
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
 	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
 	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (6 minutes on 2 fast cores)"
+	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
 	@echo "make check     lint and types only"
 	@echo "make bench     benchmarks; figures go to stdout"
@@ -108,6 +113,19 @@ test-bridge: $(READY) bridge-environment
 	@SCION_OTHER_PYTHON=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/conversion/test_both_versions.py
 	@SCION_OTHER_PYTHON=$(RUN) $(BRIDGE_VENV)/bin/python -m pytest tests/conversion/test_both_versions.py
 	@$(BRIDGE_VENV)/bin/python -m pytest -m "not slow and not long" -k "not ($(NOT_IN_BOTH))" tests/eval $(foreach name,$(IN_BOTH),$(wildcard tests/conversion/test_$(name).py tests/conversion/*/test_$(name).py))
+
+$(IMAGE_VENV)/.ready: requirements.txt slurm/images/choose_pins.py slurm/images/layer.sh
+	@command -v $(IMAGE_PYTHON) >/dev/null || { echo "error: $(IMAGE_PYTHON) is not installed; install Python 3.12 with venv or set IMAGE_PYTHON=..." >&2; exit 2; }
+	@$(IMAGE_PYTHON) -m venv $(IMAGE_VENV)/base
+	@$(IMAGE_VENV)/base/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet torch==$(IMAGE_TORCH) numpy==1.26.4
+	@mkdir -p $(IMAGE_VENV)/pins && cp $^ $(IMAGE_VENV)/pins
+	@LAYER=$(abspath $(IMAGE_VENV)/layer) PYTHON=$(IMAGE_VENV)/base/bin/python bash slurm/images/layer.sh $(IMAGE_VENV)/pins
+	@touch $@
+
+# Starts, trains, is killed, resumes, converts and compares.
+test-image: $(IMAGE_VENV)/.ready
+	@$(IMAGE_VENV)/layer/bin/python -m pytest tests/nemo_patches/test_catalogue.py tests/recipes/training/test_training.py \
+		tests/recipes/training/test_tiny_runs.py::test_two_stages_of_adapters_with_two_tokens tests/conversion/test_verify.py
 
 docs: $(READY)
 	@$(RUN) -m mkdocs build --strict --quiet
