@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,13 @@ class DotProductAttention(ExtraState):
         if (qkv_format, attn_mask_type) in (("thd", "padding_causal"), ("thd", "padding_causal_bottom_right")):
             if cu_seqlens_q is None or cu_seqlens_kv is None or self.cp_group is not None:
                 raise NotImplementedError("the stand-in for TransformerEngine has documents of given lengths on one rank alone")
+            if on_gpu(query_layer):  # in a rehearsal, where bounds have no values: documents of equal length, none longer than the longest
+                pieces = -(-len(query_layer) // max_seqlen_q)  # type: ignore[operator]
+                lengths = [[(len(x) + place) // pieces for place in range(pieces)] for x in (query_layer, key_layer, value_layer)]
+                documents = zip(
+                    *(x.split(each) for x, each in zip((query_layer, key_layer, value_layer), lengths, strict=True)), strict=True
+                )
+                return self._attend_each(documents)
             if attn_mask_type == "padding_causal" and not torch.equal(cu_seqlens_q, cu_seqlens_kv):
                 raise NotImplementedError("the stand-in for TransformerEngine has this mask of documents of the same lengths alone")
             sizes = [bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_kv)]
@@ -92,7 +99,7 @@ class DotProductAttention(ExtraState):
                 if given != found:
                     raise ValueError(f"max_seqlen_{name} is {given}, but the longest document has {found} tokens")
             documents = zip(*(x.split(sizes[x is not query_layer]) for x in (query_layer, key_layer, value_layer)), strict=True)
-            return torch.cat([self._attend(*(x.unsqueeze(1) for x in each), last=len(each[1])).squeeze(1) for each in documents])
+            return self._attend_each(documents)
         if (qkv_format, attn_mask_type) != ("sbhd", "causal"):
             raise NotImplementedError(f"the stand-in for TransformerEngine has no format {qkv_format} with the mask {attn_mask_type}")
         if self.cp_group is None or self.cp_group.size() == 1:
@@ -104,6 +111,9 @@ class DotProductAttention(ExtraState):
         parts = [Part(span.rows, slice(None), slice(0, span.end), partial(self._attend, last=span.end)) for span in mine]
         draws = self.training and self.attention_dropout > 0
         return attend_over_pieces(query_layer, key_layer, value_layer, parts, group=self.cp_group, draws=draws)
+
+    def _attend_each(self, documents: Iterable[tuple[Tensor, ...]]) -> Tensor:
+        return torch.cat([self._attend(*(x.unsqueeze(1) for x in each), last=len(each[1])).squeeze(1) for each in documents])
 
     def _attend(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, *, last: int) -> Tensor:
         """As `forward`, of queries of which the last one sees so many keys, and each before it one less."""

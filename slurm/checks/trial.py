@@ -23,6 +23,7 @@ from slurm.jobs.job import ROOT
 RESULT_NAME = "trial.json"
 STEPS, SAVED_EVERY = 12, 4
 HANG_SECONDS = 20
+_PATIENCE_SECONDS = 900  # for a part that gets nowhere; a node takes a minute or two for each
 _TEXT = ROOT / "recipes" / "demo_text"
 _PACKAGES = ("torch", "transformer-engine", "flash-attn", "apex", "nemo-toolkit", "megatron-core")
 # Of the one task that runs the trial, which would be taken for the launcher of what it starts.
@@ -49,7 +50,7 @@ class Trial:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_TASK)}
         return {**kept, **({"CUDA_VISIBLE_DEVICES": ""} if on_cpu or not self.has_gpus else {}), **more}
 
-    def run(self, *words: str, seconds: float = 300, **environment: str) -> str:
+    def run(self, *words: str, seconds: float = 900, **environment: str) -> str:
         """What `python -m words` prints, on the processor; its last lines are the error where it fails."""
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -105,7 +106,7 @@ def training(trial: Trial) -> dict[str, Any]:
     """Losses of a run that is killed and goes on, in bf16 on GPUs with its ranks in tensor and data parallel, beside those of one processor."""
     run_dir = trial.directory / "run"
     process = _start(trial, run_dir, f"schedule.max_steps={STEPS}", f"run.checkpoint_every_steps={SAVED_EVERY}")
-    _wait_for(process, lambda: len(_losses(run_dir)) > SAVED_EVERY and any(run_dir.glob("checkpoints/step_*/scion.json")), seconds=300)
+    _wait_for(process, lambda: len(_losses(run_dir)) > SAVED_EVERY and any(run_dir.glob("checkpoints/step_*/scion.json")), seconds=_PATIENCE_SECONDS)
     was_killed = process.poll() is None
     process.kill()  # and the kernel its ranks with it
     process.wait()
@@ -118,14 +119,14 @@ def training(trial: Trial) -> dict[str, Any]:
         f"run.checkpoint_every_steps={SAVED_EVERY}",
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if trial.has_gpus else {},
     )
-    _wait_for(resumed, lambda: False, seconds=300)
+    _wait_for(resumed, lambda: False, seconds=_PATIENCE_SECONDS)
     if resumed.returncode:
         raise RuntimeError(
             f"the run that goes on ended with {resumed.returncode}: {_last_lines(_log(run_dir).read_text(errors='replace'))}"
         )
     plain = trial.directory / "plain"
     alone = _start(trial, plain, f"schedule.max_steps={STEPS}", devices=1, on_cpu=True)
-    _wait_for(alone, lambda: False, seconds=300)
+    _wait_for(alone, lambda: False, seconds=_PATIENCE_SECONDS)
     if alone.returncode:
         raise RuntimeError(
             f"the run on one processor ended with {alone.returncode}: {_last_lines(_log(plain).read_text(errors='replace'))}"
@@ -146,7 +147,7 @@ def hang(trial: Trial) -> dict[str, Any]:
     run_dir = trial.directory / "hanging"
     patience = (f"run.hang_seconds={HANG_SECONDS}", "run.hang_other_seconds=240", "run.asynchronous_save=false")
     process = _start(trial, run_dir, "schedule.max_steps=1000000", "run.checkpoint_every_steps=1000000", *patience)
-    _wait_for(process, lambda: len(_losses(run_dir)) > 2 * SAVED_EVERY, seconds=300)
+    _wait_for(process, lambda: len(_losses(run_dir)) > 2 * SAVED_EVERY, seconds=_PATIENCE_SECONDS)
     ranks = psutil.Process(process.pid).children() if process.poll() is None else []
     if not ranks:
         raise RuntimeError(f"the run ended before a rank could be stopped: {_last_lines(_log(run_dir).read_text(errors='replace'))}")
