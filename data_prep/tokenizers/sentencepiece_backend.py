@@ -66,6 +66,46 @@ def _bpe(model: SentencePieceProcessor) -> models.BPE:
     )
 
 
+def _joined_pieces(model: SentencePieceProcessor) -> dict[str, float]:
+    """Score of each ordinary piece of several characters: what BPE joins."""
+    ids = range(model.get_piece_size())
+    ordinary = (i for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i)))
+    return {piece: model.get_score(i) for i in ordinary if len(piece := model.id_to_piece(i)) > 1}
+
+
+def equal_rivals(model: SentencePieceProcessor) -> tuple[str, str] | None:
+    """Two pieces of a BPE model that have one score and may compete for a text; None where there are none, as its trainer makes them.
+
+    Two compete where they share an end and a beginning, or where one is part of a piece that is joined as early.
+    """
+    scores = _joined_pieces(model)
+    of_score: dict[float, list[str]] = {}
+    for piece, score in scores.items():
+        of_score.setdefault(score, []).append(piece)
+    for score, pieces in of_score.items():
+        if len(pieces) < 2:
+            continue
+        beginnings = {piece[:cut]: piece for piece in pieces for cut in range(1, len(piece))}
+        for piece in pieces:
+            other = next((found for cut in range(1, len(piece)) if (found := beginnings.get(piece[cut:])) not in (None, piece)), None)
+            other = other or next((whole for whole, its in scores.items() if its >= score and whole != piece and piece in whole), None)
+            if other is not None:
+                return piece, other
+    return None
+
+
+def split_in_two_ways(model: SentencePieceProcessor) -> list[str]:
+    """Texts in which a piece overlaps itself, so that SentencePiece's leftmost joining might be another than that of the first merge."""
+    ids = range(model.get_piece_size())
+    pieces = {model.id_to_piece(i) for i in ids}
+    return [
+        (piece + piece[border:]).replace(SPACE, " ")
+        for piece in _joined_pieces(model)
+        for border in range(1, len(piece))
+        if piece.startswith(piece[-border:]) and {piece[:-border], piece[-border:], piece[border:]} <= pieces
+    ]
+
+
 def _unigram(model: SentencePieceProcessor) -> models.Unigram:
     from tokenizers import models
 

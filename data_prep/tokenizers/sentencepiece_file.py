@@ -6,14 +6,16 @@ the `sentencepiece` package does not tell.  Ids are those of the published token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.plain_files import read_json
 from data_prep.tokenizers.protobuf import read_fields
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE, hf_tokenizer
+from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE, equal_rivals, hf_tokenizer, split_in_two_ways
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -28,6 +30,8 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_
 _XLM_R = ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast")
 _XLM_R_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "<s>",
                    "sep_token": "</s>", "mask_token": "<mask>"}  # fmt: skip
+# Letters with rules of their own before marks, of which rules may join both.
+_CLUSTERS = ("ﬁ\u0301", "Ａ\u0301", "\u1e9b\u0323", "e\u0301\u0323", "c\u030c")
 # The ids that fairseq gave its own tokens, before all pieces; SentencePiece's first three are left out.
 _FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _FAIRSEQ_SKIPPED = 3
@@ -70,8 +74,8 @@ def read_settings(model_proto: bytes) -> Settings:
 def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder without tokenizer.json.
 
-    With the `identity` normalizer its ids are compared with SentencePiece's on hostile texts.  Other normalizers are those of the
-    `tokenizers` library, which cuts by grapheme clusters and may differ for rare marks.
+    Its ids are compared with SentencePiece's on hostile texts and where pieces overlap themselves.  XLM-R's are those of its published fast
+    tokenizer, whose normalizer goes by grapheme clusters: a warning says so.
 
     Raises:
         ValueError: if the file is broken, of another kind, or would give other ids.
@@ -92,12 +96,22 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
         )
     config = _config(directory)
     is_xlm_r = path.name == "sentencepiece.bpe.model" or config.get("tokenizer_class") in _XLM_R
+    is_bpe = settings.model_type == _BPE
+    if is_bpe and (rivals := equal_rivals(model)):
+        raise ValueError(
+            f"{path} cannot be read as a fast tokenizer: its pieces {rivals[0]!r} and {rivals[1]!r} have equal scores and may overlap, where"
+            " SentencePiece joins the left one and a list of merges always the same; give the pieces scores of their own, or add its tokenizer.json"
+        )
     backend = _backend(model, settings, is_xlm_r=is_xlm_r)
     _add_tokens(backend, directory, config)
     specials = _specials(model, config, is_xlm_r=is_xlm_r)
     _surround(backend, specials, config, is_xlm_r=is_xlm_r)
-    if not settings.charsmap and not is_xlm_r:
-        _require_equal_ids(model, backend, path)
+    if not is_xlm_r:
+        _require_equal_ids(model, backend, path, [*HOSTILE_TEXTS, *_CLUSTERS, *(split_in_two_ways(model) if is_bpe else ())])
+    elif settings.charsmap:
+        _warn_of_normalizer(path)
+    if config.get("legacy") is False:
+        _prefix_first_only(backend, settings, config)
     keep = {key: config[key] for key in ("chat_template", "model_max_length") if key in config}
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **specials, **keep)
 
@@ -144,13 +158,15 @@ def _add_tokens(tokenizer: Tokenizer, directory: Path, config: Mapping[str, Any]
     """
     from tokenizers import AddedToken
 
-    listed: dict[int, tuple[str, bool]] = {}
+    listed: dict[int, tuple[str, dict[str, bool]]] = {}
     if (directory / "added_tokens.json").is_file():
-        listed = {i: (token, True) for token, i in read_json(directory / "added_tokens.json").items()}
-    listed |= {int(i): (entry["content"], entry["special"]) for i, entry in config.get("added_tokens_decoder", {}).items()}
-    for token_id, (token, is_special) in sorted(listed.items()):
+        listed = {i: (token, {"special": True}) for token, i in read_json(directory / "added_tokens.json").items()}
+    for token_id, entry in config.get("added_tokens_decoder", {}).items():
+        flags = {flag: bool(entry.get(flag)) for flag in ("special", "lstrip", "rstrip", "single_word")}
+        listed[int(token_id)] = (entry["content"], flags)
+    for token_id, (token, flags) in sorted(listed.items()):
         if tokenizer.token_to_id(token) is None:
-            tokenizer.add_tokens([AddedToken(token, special=is_special, normalized=False)])
+            tokenizer.add_tokens([AddedToken(token, normalized=False, **flags)])
         if tokenizer.token_to_id(token) != token_id:
             raise ValueError(
                 f"{directory} gives the added token {token!r} id {token_id}, which does not follow the {tokenizer.get_vocab_size()} others;"
@@ -187,9 +203,37 @@ def _surround(tokenizer: Tokenizer, specials: Mapping[str, str], config: Mapping
         )
 
 
-def _require_equal_ids(model: SentencePieceProcessor, tokenizer: Tokenizer, path: Path) -> None:
+def _prefix_first_only(tokenizer: Tokenizer, settings: Settings, config: Mapping[str, Any]) -> None:
+    """Put the dummy space before a text alone, not before what follows an added token: what `legacy` false of Llama and T5 means."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    if not settings.add_dummy_prefix:
+        return
+    steps = [step for step in _steps(tokenizer.normalizer) if not isinstance(step, normalizers.Prepend)]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    if config.get("add_prefix_space", True):
+        # By then no space is left in the text, so that the first of both puts one before any text, also one that begins with a mark.
+        cutters = [pre_tokenizers.Metaspace(" ", "first", split=False), pre_tokenizers.Metaspace(SPACE, "never", split=False)]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cutters, *([tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer else [])])
+
+
+def _steps(normalizer: Any) -> list[Any]:
+    return [normalizer[i] for i in range(len(normalizer))]
+
+
+@cache
+def _warn_of_normalizer(path: Path) -> None:
+    """Say once on stderr that XLM-R's published fast tokenizer, which this is, is not SentencePiece's for every text."""
+    print(
+        f"warning: {path} is read as XLM-R's fast tokenizer, whose normalizer takes letters with their marks at once: a few texts, such as"
+        f" {_CLUSTERS[0]!r}, get other ids than SentencePiece's",
+        file=sys.stderr,
+    )
+
+
+def _require_equal_ids(model: SentencePieceProcessor, tokenizer: Tokenizer, path: Path, texts: Iterable[str]) -> None:
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    for text in HOSTILE_TEXTS:
+    for text in texts:
         if any(token in text for token in specials):
             continue  # a fast tokenizer takes it for the special token, SentencePiece for text
         expected, found = model.encode(text), tokenizer.encode(text, add_special_tokens=False).ids

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import LlamaTokenizer, XLMRobertaTokenizer
+from transformers.utils import sentencepiece_model_pb2_new
 
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
@@ -101,6 +104,35 @@ def test_added_tokens_follow_the_pieces(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_space_before_what_follows_an_added_token(legacy: bool, tmp_path: Path) -> None:
+    """`legacy` decides whether there is one, in every conversation; as the class in Python has it, of `tokenizer.model` itself."""
+    user = {"content": "<|user|>", "special": True, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+    directory = folder(tmp_path / "chat", trained(**LLAMA), legacy=legacy, added_tokens_decoder={"700": user})
+    tokenizer = load_tokenizer(directory)
+    with patch("transformers.models.llama.tokenization_llama.import_protobuf", lambda message: sentencepiece_model_pb2_new):
+        slow = LlamaTokenizer.from_pretrained(directory, legacy=legacy, extra_special_tokens={"user_token": "<|user|>"})
+    for text in ("<|user|>medved", "a<|user|> medved<|user|>", " a", "a", "", "  a b<|user|>\na", "<|user|>", "<|user|><|user|>a"):
+        assert tokenizer.tokenize(text) == slow.tokenize(text), text
+
+
+def appended(proto: bytes, *pieces: str, score: float) -> bytes:
+    """A model with more pieces, the field 1 of its file, each with its text as field 1 and its score as field 2."""
+    for piece in pieces:
+        body = b"\x0a" + bytes([len(piece.encode())]) + piece.encode() + b"\x15" + struct.pack("<f", score)
+        proto += b"\x0a" + bytes([len(body)]) + body
+    return proto
+
+
+def test_models_that_the_library_would_read_otherwise_are_refused(tmp_path: Path) -> None:
+    proto = trained(**LLAMA)
+    assert len(load_tokenizer(folder(tmp_path / "apart", appended(proto, "jjzz", "qqxx", score=0.5)))) == 702
+    with pytest.raises(ValueError, match=r"its pieces '(xyz|zwx)' and '(xyz|zwx)' have equal scores and may overlap"):
+        load_tokenizer(folder(tmp_path / "merged", appended(proto, "xyz", "zwx", score=0.0)))
+    with pytest.raises(ValueError, match="cannot be read as a fast tokenizer: the ids of"):
+        load_tokenizer(folder(tmp_path / "nfkc", trained(**LLAMA | {"normalization_rule_name": "nmt_nfkc"})))
+
+
 def test_unusable_files_are_named(tmp_path: Path) -> None:
     words = folder(tmp_path / "words", trained(model_type="word"))
     with pytest.raises(ValueError) as error:
@@ -114,12 +146,11 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["mistral_v1/tokenizer.model", "sentencepiece_test/test_model.model"])
-def test_published_models(name: str, tmp_path: Path) -> None:
+def test_published_models(tmp_path: Path) -> None:
     shared = os.environ.get("SCION_SHARED_DATA")
     if not shared:
         pytest.skip("SCION_SHARED_DATA does not name a folder with published SentencePiece models and text")
-    proto = (Path(shared) / "tokenizers" / name).read_bytes()
+    proto = (Path(shared) / "tokenizers/mistral_v1/tokenizer.model").read_bytes()
     tokenizer, processor = load_tokenizer(folder(tmp_path / "published", proto)), SentencePieceProcessor(model_proto=proto)
     for language in ("en/gnome_help", "sl/gnome_help", "sr/gnome_help"):
         for text in list(Documents([Path(shared) / "text" / f"{language}.jsonl.gz"]))[:60]:
