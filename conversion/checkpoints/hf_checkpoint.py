@@ -10,7 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import input_names, names_of, output_name
+from conversion.checkpoints.token_names import input_names, names_of, output_name, shared_matrix_names
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.mxfp4 import with_whole_numbers
 from conversion.formats.safetensors_file import read_safetensors, write_safetensors
@@ -54,12 +54,14 @@ class HFCheckpoint:
         config: config.json, in words that transformers 4 and 5 both read.
         tensors: name -> tensor, in the order of the files.
         weight_files: names of the files that hold the tensors, the index included.
+        renamed: name in the files -> name here, of the one matrix of a tied model that stands under the name of the output layer alone.
     """
 
     directory: Path
     config: dict[str, Any]
     tensors: dict[str, LazyTensor]
     weight_files: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, directory: Path) -> HFCheckpoint:
@@ -82,7 +84,9 @@ class HFCheckpoint:
             tensors.extend(shard)
         if config.get("model_type") == "opt":
             tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
-        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names)
+        shared = shared_matrix_names([tensor.name for tensor in tensors]) if tied_by_config(config) else {}
+        tensors = [tensor.renamed(shared.get(tensor.name, tensor.name)) for tensor in tensors]
+        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names, shared)
 
     def whole(self, *, quantized: bool) -> HFCheckpoint:
         """The same model without quantization.
@@ -138,7 +142,7 @@ class HFCheckpoint:
                 row = names_of(embedding or "")
                 raise ValueError(
                     f"{self.directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
-                    f" but the weights have no {row.output if row else 'lm_head.weight'}; set it to true or restore the matrix"
+                    f" but the weights have no {row.output if row else 'lm_head.weight'}; restore the matrix (true is right only for a model that was trained with one)"
                 )
             return True
         if tied and (embedding is None or not _equal(self.tensors[self.output_name], self.tensors[embedding])):

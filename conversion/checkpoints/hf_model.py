@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -162,6 +163,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str, masked: bool 
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+
     require_device(device)
 
     quiet_transformers()
@@ -171,6 +174,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str, masked: bool 
     arguments["config"] = _read_config(checkpoint.directory)
     if getattr(arguments["config"].get_text_config(), "attn_logit_softcapping", None):
         arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
+    if renamed := HFCheckpoint.open(checkpoint.directory).renamed:  # transformers would tie it to a random one
+        arguments["key_mapping"] = {f"^{re.escape(stored)}$": name for stored, name in renamed.items()}
     try:
         library: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
         loaded: Any = library.from_pretrained(str(checkpoint.directory), **arguments)

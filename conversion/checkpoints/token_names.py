@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -54,6 +55,21 @@ def names_of(input_name: str) -> TokenNames | None:
     if row is None or not input_name.startswith(_LANGUAGE_MODEL):
         return row
     return replace(row, output=_LANGUAGE_MODEL + row.output, biases=tuple(_LANGUAGE_MODEL + name for name in row.biases))
+
+
+def shared_matrix_names(names: Collection[str]) -> dict[str, str]:
+    """Name of the output layer -> name of the input embeddings, for a tied model whose files have the one matrix under the former alone."""
+    if input_names(names):
+        return {}
+    for name in names:
+        prefix = _LANGUAGE_MODEL if name.startswith(_LANGUAGE_MODEL) else ""
+        if name == f"{prefix}lm_head.weight":
+            layers = (re.fullmatch(rf"({re.escape(prefix)}(?:.*\.)?)layers\.0\..*", other) for other in names)
+            return next(({name: f"{found[1]}embed_tokens.weight"} for found in layers if found), {})
+        if name in ("cls.predictions.decoder.weight", "lm_head.decoder.weight"):
+            layers = (re.fullmatch(r"(\w+\.)encoder\.layer\.0\..*", other) for other in names)
+            return next(({name: f"{found[1]}embeddings.word_embeddings.weight"} for found in layers if found), {})
+    return {}
 
 
 def output_name(names: Collection[str]) -> str | None:

@@ -63,6 +63,7 @@ class Tables:
         """
         require_language_model(hf.config, source=str(hf.directory))
         tensors = hf.untied_tensors()
+        is_tied = hf.tie_word_embeddings  # refuses an untied model without its head: the edit would make a tied one of it
         found = input_names(tensors)
         if len(found) != 1:
             raise ValueError(f"{hf.directory} has {len(found)} tensors that could be input embeddings; expected one")
@@ -82,6 +83,7 @@ class Tables:
                     f"the tokenizer in {hf.directory} needs {needed} rows, but the model has {rows}; they do not belong together"
                 )
             token_ids = np.unique(np.fromiter(tokenizer.get_vocab().values(), np.int64))
+        assert is_tied == (names.output not in tensors)
         return cls(hf.directory, found[0], names.output, tensors, rows, token_ids)
 
     @property

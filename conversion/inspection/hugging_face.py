@@ -19,6 +19,7 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
+from conversion.checkpoints.token_names import shared_matrix_names
 from conversion.families import language_config, reads_quantized
 from conversion.formats.mxfp4 import num_weights
 from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
@@ -72,6 +73,9 @@ def describe(description: Description, directory: Path) -> None:
         description.consumed_tokens = manifest.facts.get("consumed_tokens")
     description.tokenizer_size = count_tokens(directory / "tokenizer.json")
     tensors = _tensors(description, directory)
+    if tied_by_config(config) and (shared := shared_matrix_names(tensors)):
+        tensors = {shared.get(name, name): tensor for name, tensor in tensors.items()}
+        description.notes.append(f"the one matrix of input and output stands under {', '.join(shared)} alone")
     _weights(description, tensors, config)
     if tensors:
         if part is not None:  # the other parts have layers too, whose number is theirs to say

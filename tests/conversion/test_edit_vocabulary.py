@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from common.artifacts import read_manifest
 from conversion import edit_vocabulary, hf_to_nemo
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+from conversion.checkpoints.hf_model import inspect_checkpoint, load_model
+from conversion.inspection import describe
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 
@@ -90,6 +93,28 @@ def test_nothing_to_untie_or_tie(make_opt: OPTMaker) -> None:
         run(tied, "--tie")
     with pytest.raises(ValueError, match=expect(f"{untied} has two matrices for input and output already; there is nothing to untie")):
         run(untied, "--untie")
+
+
+def test_a_model_is_tied_by_its_config_not_by_what_is_missing(make_opt: OPTMaker) -> None:
+    """The one matrix of a tied model may stand under the name of the output layer; an untied model without its output layer is broken."""
+    hf_dir, broken = make_opt(), make_opt("untied", tie_word_embeddings=False)
+    state = load_file(hf_dir / "model.safetensors")
+    state[OUTPUT] = state.pop(INPUT)
+    whole = inspect_checkpoint(hf_dir, name="whole")
+    ids = torch.arange(20)[None]
+    expected = load_model(whole, device="cpu", dtype="float32")(ids).logits
+    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    assert not describe(hf_dir).problems and describe(hf_dir).notes == [f"the one matrix of input and output stands under {OUTPUT} alone"]
+    assert torch.equal(load_model(whole, device="cpu", dtype="float32")(ids).logits, expected)
+    edited = load_file(run(hf_dir, "--append-rows", "1") / "model.safetensors")
+    assert OUTPUT not in edited and torch.equal(edited[INPUT][:VOCAB_SIZE], state[OUTPUT])
+    state = load_file(broken / "model.safetensors")
+    del state[OUTPUT]
+    save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
+    shutil.rmtree(broken.parent / "edited")
+    with pytest.raises(ValueError, match=r"tie_word_embeddings false.*but the weights have no lm_head.weight; restore the matrix"):
+        run(broken, "--append-rows", "1")
+    assert not (broken.parent / "edited").exists()
 
 
 # -- append ---------------------------------------------------------------------------------------------------------------

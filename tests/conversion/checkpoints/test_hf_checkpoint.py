@@ -208,7 +208,7 @@ def test_config_says_untied_but_there_is_no_head(make_opt: OPTMaker) -> None:
     edit_config(directory, tie_word_embeddings=False)
     message = (
         f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
-        " but the weights have no lm_head.weight; set it to true or restore the matrix"
+        " but the weights have no lm_head.weight; restore the matrix (true is right only for a model that was trained with one)"
     )
     with pytest.raises(ValueError, match=expect(message)):
         _ = HFCheckpoint.open(directory).tie_word_embeddings
