@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common import command
 from common.plain_files import read_json
+from slurm.chains.submissions import run_tag
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.first_step import first_step_finding
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
@@ -23,7 +24,7 @@ from slurm.checks.trial import RESULT_NAME
 from slurm.checks.trial_findings import judge_trial
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory
 from slurm.jobs.job import Job, parse_time_limit
-from slurm.jobs.queue import cancel_jobs, queued_jobs, send_job
+from slurm.jobs.queue import Tag, cancel_jobs, queued_jobs, send_job
 from slurm.jobs.render import render_job
 from slurm.jobs.training import require_cuda, why_no_training
 from slurm.sites.cluster import CONTAINERS, Cluster
@@ -77,6 +78,7 @@ def checkup_job(cluster: Cluster, output: Path, *, num_nodes: int, time_limit_se
         time_limit_seconds=time_limit_seconds,
         log_dir=output,
         log_name="log",
+        comment=run_tag(output, 0).comment,
         num_nodes=num_nodes,
         tasks_per_node=max(1, cluster.gpu.gpus_per_node if cluster.gpu.gpu else 1),
         gpus_per_task=1 if cluster.gpu.gpu else 0,
@@ -149,9 +151,10 @@ def check_nodes(
     output.mkdir(parents=True, exist_ok=True)
     (output / TOKEN_NAME).write_text("written on the login node\n", encoding="utf-8")
     (output / "job.sh").write_text(script, encoding="utf-8")
-    job_id = send_job(output / "job.sh")
+    tag = run_tag(output, 0)
+    job_id = send_job(output / "job.sh", tag)
     print(f"job {job_id} checks {job.num_nodes} nodes; its log is {output / job.log_name}", file=sys.stderr, flush=True)
-    _wait(job_id, wait_seconds)
+    _wait(job_id, tag, wait_seconds)
     if tries_training:
         result = output / RESULT_NAME
         findings = judge_trial(read_json(result) if result.exists() else {})
@@ -167,11 +170,11 @@ def check_nodes(
     return findings
 
 
-def _wait(job_id: str, seconds: float) -> None:
+def _wait(job_id: str, tag: Tag, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while queued_jobs([job_id]):
+    while jobs := queued_jobs([tag]):
         if time.monotonic() > end:
-            cancel_jobs([job_id])
+            cancel_jobs([job.job_id for job in jobs])
             raise ValueError(f"job {job_id} had not ended after {seconds:.0f} s and was cancelled; try again later or with --wait-seconds")
         time.sleep(_POLL_SECONDS)
 

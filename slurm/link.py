@@ -29,7 +29,7 @@ from slurm.jobs import provenance
 from slurm.jobs.queue import (
     QueuedJob,
     cancel_jobs,
-    daemon_start,
+    daemon_starts,
     exclude_nodes,
     expand_nodes,
     gpu_count,
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.runs:
         run, submission = read_json(arguments.runs)[os.environ["SLURM_ARRAY_TASK_ID"]]
         run_dir = Path(run)
-    link = Link(run_dir, submission, os.environ)
+    link = Link(run_dir, submission, os.environ, is_array=arguments.runs is not None)
     try:
         with patient(_PATIENCE_SECONDS):
             return link.begin() if arguments.moment == "begin" else link.end()
@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Link:
     """A job of a chain, seen from its first node."""
 
-    def __init__(self, run_dir: Path, submission: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, run_dir: Path, submission: int, environment: Mapping[str, str], *, is_array: bool) -> None:
         self._run_dir, self._number, self._environment = run_dir, submission, environment
-        job_id = own_job_id(environment)
+        job_id = own_job_id(environment, is_array=is_array)
         if job_id is None:
             raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
         self._job_id, self._restart = job_id, int(environment.get("SLURM_RESTART_COUNT", "0"))
@@ -141,6 +141,7 @@ class Link:
             nodes=nodes,
             start_step=read_run_state(self._run_dir).saved_step,
             started_at=time.time(),
+            daemon_starts=daemon_starts(nodes),
             job_log=_log_of_this_process(),
         )
         write_json(
@@ -152,7 +153,7 @@ class Link:
         """Why the attempt of this job ended a moment ago."""
         log = read_log(self._run_dir, attempt.number)
         if self._environment.get("SCION_EXIT_CODE") != "0":
-            return with_failed_nodes(cause_of_failure(log, slurm_state=job_state(self._job_id)), attempt)
+            return with_failed_nodes(cause_of_failure(log, slurm_state=job_state(self._job_id, submission.claim.tag)), attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
         by_slurm = None if state.is_finished else cause_by_slurm(log)
         if by_slurm is not None:
@@ -212,7 +213,8 @@ class Link:
         """The nodes of the partition that have enough GPUs for this job."""
         found = partition_nodes(self._environment["SLURM_JOB_PARTITION"])
         nodes = {name: SiteNode(state, gpu_count(resources)) for name, (state, resources) in found.items()}
-        nodes |= {name: replace(nodes[name], daemon_started_at=daemon_start(name)) for name in failed if name in nodes}
+        starts = daemon_starts([name for name in failed if name in nodes])
+        nodes |= {name: replace(nodes[name], daemon_start=start) for name, start in starts.items()}
         return {name: node for name, node in nodes.items() if node.gpus >= int(self._environment.get("SLURM_GPUS_ON_NODE", "0"))}
 
     def _conclude(self, decision: Decision) -> None:

@@ -16,7 +16,7 @@ from common.command import suggested
 from common.plain_files import read_json
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
-from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
+from slurm.stages.pipeline_file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
 from slurm.stages.pipeline_state import Record, is_complete, read_record, write_record
 
 
@@ -30,9 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--log-dir", type=Path, default=Path("."), help="where the job's log is, for the message of a failure")
     arguments = parser.parse_args(argv)
     pipeline = pipeline_from_mapping(read_json(arguments.pipeline))
-    task = tasks_of(pipeline, arguments.stage)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]
+    is_array = bool(axes_of(pipeline, arguments.stage))
+    task = tasks_of(pipeline, arguments.stage)[int(os.environ["SLURM_ARRAY_TASK_ID"]) if is_array else 0]
     words = [sys.executable, *command_of(pipeline, task)[1:]]
-    job_id, submission = own_job_id(os.environ), arguments.pipeline.absolute().parent.name
+    job_id, submission = own_job_id(os.environ, is_array=is_array), arguments.pipeline.absolute().parent.name
     if pipeline.stages[task.stage].train is not None:
         os.execv(words[0], words)  # as every rank; the links of the chain say how it ended
     if job_id is not None and not is_recorded(pipeline.root, int(submission), job_id):

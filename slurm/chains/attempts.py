@@ -13,7 +13,8 @@ A link of a chain makes one attempt each time it starts; a job that Slurm puts b
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Attempt:
         submission: number of the submission that it belongs to (`slurm.chains.submissions`).
         start_step: step of the checkpoint that it went on from, 0 for the beginning.
         started_at: seconds since 1970.
+        daemon_starts: of its nodes, as Slurm wrote them then; a node with another time now was started anew.
         end: None while it runs, and where it was killed before it could say why.
     """
 
@@ -63,6 +65,7 @@ class Attempt:
     nodes: tuple[str, ...]
     start_step: int
     started_at: float
+    daemon_starts: Mapping[str, str] = field(default_factory=dict)
     end: End | None = None
 
 
@@ -93,11 +96,12 @@ def begin_attempt(
     nodes: tuple[str, ...],
     start_step: int,
     started_at: float,
+    daemon_starts: Mapping[str, str],
     job_log: Path | None = None,
 ) -> Attempt:
     """Record a new attempt, take over the log that Slurm opened for the job, and point `latest` at it."""
     number = _claim_number(run_dir)
-    attempt = Attempt(number, job_id, restart, submission, nodes, start_step, started_at)
+    attempt = Attempt(number, job_id, restart, submission, nodes, start_step, started_at, daemon_starts)
     directory = attempt_dir(run_dir, number)
     record = asdict(attempt)
     del record["end"]

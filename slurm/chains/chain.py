@@ -24,6 +24,7 @@ from slurm.sites.cluster import Cluster
 
 # For the lease of recipes.train: jobs that Slurm has ended when a link starts, though processes of theirs may live on at a lost node.
 ENDED_JOBS = "SCION_ENDED_JOBS"
+_MAX_LINKS = 100  # each names all before it, and sites bound the jobs of a user; a hundred days are more than any run
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class ChainPlan:
     recording_seconds: float = RECORDING_SECONDS
 
     def __post_init__(self) -> None:
-        """Refuse a chain of nothing."""
-        if self.links < 1:
-            raise ValueError(f"the chain has {self.links} links; expected at least 1")
+        """Refuse a chain of nothing, and one that would fill the queue."""
+        if not 1 <= self.links <= _MAX_LINKS:
+            raise ValueError(f"the chain has {self.links} links; expected 1 to {_MAX_LINKS}: submitting again goes on with a run")
 
 
 def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: Tag, after: Sequence[str] = ()) -> Job:
@@ -88,7 +89,7 @@ def submit_chain(
     def send(index: int, after: Sequence[str]) -> str:
         script = submission_dir(run_dir, number) / f"link-{index + 1}.sh"
         script.write_text(render_job(link_job(job, run_dir, plan, submission=number, tag=tag, after=after), cluster), encoding="utf-8")
-        return send_job(script)
+        return send_job(script, tag)
 
     return _send_links(plan, tag, send, lambda job_ids: record_jobs(run_dir, number, job_ids))
 
@@ -130,7 +131,7 @@ def submit_chains(
     def send(index: int, after: Sequence[str]) -> str:
         script = directory / f"{job.name}.link-{index + 1}.sh"
         script.write_text(render_job(replace(array, dependencies=(*array.dependencies, *after)), cluster), encoding="utf-8")
-        return send_job(script)
+        return send_job(script, tag)
 
     def record(job_ids: tuple[str, ...]) -> None:
         for index, run_dir in run_dirs.items():

@@ -16,12 +16,12 @@ class SiteNode:
 
     Attributes:
         state: as in `sinfo`: idle, mixed, down*, drained ...
-        daemon_started_at: seconds since 1970; None where Slurm does not say.
+        daemon_start: when its daemon was started, "" where Slurm does not say.
     """
 
     state: str
     gpus: int = 0
-    daemon_started_at: float | None = None
+    daemon_start: str = ""
 
     @property
     def is_usable(self) -> bool:
@@ -35,11 +35,11 @@ class Failure:
 
     Attributes:
         count: attempts that it ended.
-        since: start of the last of them, seconds since 1970.
+        daemon_start: of the node when the last of them began.
     """
 
     count: int
-    since: float
+    daemon_start: str
 
 
 def failures(attempts: Sequence[Attempt]) -> dict[str, Failure]:
@@ -48,7 +48,7 @@ def failures(attempts: Sequence[Attempt]) -> dict[str, Failure]:
     for attempt in attempts:
         for node in attempt.end.bad_nodes if attempt.end else ():
             count = found.pop(node).count if node in found else 0
-            found[node] = Failure(count + 1, attempt.started_at)
+            found[node] = Failure(count + 1, attempt.daemon_starts.get(node, ""))
     return found
 
 
@@ -72,4 +72,9 @@ def nodes_to_exclude(failed: Mapping[str, Failure], nodes: Mapping[str, SiteNode
 
 
 def _came_back(node: SiteNode, failure: Failure) -> bool:
-    return node.is_usable and failure.count == 1 and node.daemon_started_at is not None and node.daemon_started_at > failure.since
+    return (
+        node.is_usable
+        and failure.count == 1
+        and "" not in (node.daemon_start, failure.daemon_start)
+        and node.daemon_start != failure.daemon_start
+    )

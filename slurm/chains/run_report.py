@@ -63,6 +63,7 @@ def report_run(run_dir: Path) -> RunReport:
     submission, state = current_submission(run_dir), read_run_state(run_dir)
     jobs = jobs_of(run_dir)
     running = next((job for job in jobs if not job.is_waiting), None)
+    held = next((job for job in jobs if job.reason != "Dependency"), None)
     attempts = [_with_end(run_dir, attempt, state, jobs) for attempt in read_attempts(run_dir)]
     ended = [attempt for attempt in attempts if attempt.end]
     decision = decide(
@@ -88,7 +89,7 @@ def report_run(run_dir: Path) -> RunReport:
         running_job=running.job_id if running else None,
         waiting_jobs=tuple(job.job_id for job in jobs if job.is_waiting),
         attempts=tuple(attempts),
-        waits_because="" if running or not jobs else _why_it_waits(next((job for job in jobs if job.reason != "Dependency"), jobs[0])),
+        waits_because="" if running or not jobs else why_it_waits(held or jobs[0]),
         first_step=_first_step(run_dir),
     )
 
@@ -127,7 +128,10 @@ def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[Q
     return replace(attempt, end=End(cause.name, cause.detail, state.saved_step, None, cause.bad_nodes))
 
 
-def _why_it_waits(job: QueuedJob) -> str:
+def why_it_waits(job: QueuedJob) -> str:
+    """Slurm's reason, and what to do where there is something."""
+    if "held" in job.reason.lower() or job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT"):
+        return f"job {job.job_id} is held for Slurm's reason {job.reason}; `scontrol release {job.job_id}` lets it start"
     excluded = (
         f"; it may not use {', '.join(job.excluded)}, which failed; `{_READMIT.format(job.job_id)}` allows it" if job.excluded else ""
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from slurm.chains import causes
 from slurm.chains.attempts import Attempt, read_log
 from slurm.chains.causes import Cause, cause_of_failure
+from slurm.chains.submissions import tag_of
 from slurm.jobs.queue import failed_nodes, job_state
 
 
@@ -16,7 +17,7 @@ def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -
     Args:
         is_same_job: Slurm has started the attempt's job again, so that the job's state is that of the new attempt.
     """
-    state = None if is_same_job else job_state(attempt.job_id)
+    state = None if is_same_job else job_state(attempt.job_id, tag_of(run_dir, attempt.submission))
     cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
     return with_failed_nodes(cause, attempt)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 import time
 import uuid
 from dataclasses import asdict, dataclass
@@ -32,8 +33,6 @@ from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
 SUBMISSIONS_NAME = "submissions"
 RECORDING_SECONDS = 60.0  # until a job's id is seen on all nodes; it takes milliseconds, but a node may remember that a file was not there
 _LOOK_AGAIN_SECONDS = 0.5
-_SENDING_SECONDS = 300  # a claim of another host without jobs is given up after that; sending takes a few seconds
-_NO_TAG = Tag("")  # of what was submitted before there were tags
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,9 @@ class Claim:
         started: of the process, in the kernel's clock ticks since boot, as its id may be used again.
         signal_seconds: how long before the time limit the training is signalled.
         tag: of its jobs, which finds them in the queue; that of the whole array for a run that is one of several.
+        place: of the run when it was claimed, without links: a copy elsewhere has no part in it.
         total_steps: of the recipe, which may make a run longer than it was; None where the job has none.
-        recording_seconds: after the claim, how long a job waits for its id to be written down.
+        recording_seconds: how long a job waits for its id to be written down.
     """
 
     host: str
@@ -55,7 +55,8 @@ class Claim:
     command: tuple[str, ...]
     limits: Limits
     signal_seconds: int
-    tag: Tag = _NO_TAG
+    tag: Tag
+    place: str
     recording_seconds: float = RECORDING_SECONDS
     total_steps: int | None = None
 
@@ -75,9 +76,15 @@ def submission_dir(run_dir: Path, number: int) -> Path:
 
 
 def current_submission(run_dir: Path) -> Submission | None:
-    """The submission with the highest number, None before the first."""
+    """The submission with the highest number; None before the first, and where the directory is a copy of the run that was submitted."""
     number = _highest(run_dir)
-    return _read_submission(run_dir, number) if number else None
+    submission = _read_submission(run_dir, number) if number else None
+    return submission if submission and _is_here(run_dir, submission.claim) else None
+
+
+def tag_of(run_dir: Path, number: int) -> Tag:
+    """The tag of the jobs of a submission, also of a run that this directory is a copy of."""
+    return _read_submission(run_dir, number).claim.tag
 
 
 def run_tag(run_dir: Path, number: int) -> Tag:
@@ -91,10 +98,9 @@ def jobs_of(*run_dirs: Path, without: str | None = None) -> list[QueuedJob]:
     Args:
         without: id of a job that is not wanted.
     """
-    submissions = [_read_submission(run_dir, number) for run_dir in run_dirs for number in _numbers(run_dir)]
-    ids = dict.fromkeys(job_id for submission in reversed(submissions) for job_id in submission.job_ids if job_id != without)
-    tags = {submission.claim.tag for submission in submissions} - {_NO_TAG}
-    return [job for job in queued_jobs(ids, tags) if job.job_id != without]
+    claims = [(run_dir, _read_submission(run_dir, number).claim) for run_dir in run_dirs for number in _numbers(run_dir)]
+    tags = {claim.tag for run_dir, claim in claims if _is_here(run_dir, claim)}
+    return [job for job in queued_jobs(tags) if job.job_id != without]
 
 
 def claim_run(
@@ -121,7 +127,7 @@ def claim_run(
     current = current_submission(run_dir)
     if current is not None:
         refuse_if_alive(run_dir, current)
-    number = (current.number if current else 0) + 1
+    number = _highest(run_dir) + 1
     directory = submission_dir(run_dir, number)
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = directory.parent / f".claim-{uuid.uuid4().hex}"
@@ -135,6 +141,7 @@ def claim_run(
         limits,
         signal_seconds,
         tag or run_tag(run_dir, number),
+        os.path.realpath(run_dir),
         recording_seconds,
         total_steps,
     )
@@ -146,6 +153,8 @@ def claim_run(
         if not directory.exists():
             raise
         raise ValueError(f"another submission of {run_dir} came first; watch it with `{suggested('slurm.status', run_dir)}`") from error
+    if current is not None and current.claim.place != claim.place:
+        print(f"the run of {current.claim.place} was moved and goes on in {claim.place}", file=sys.stderr, flush=True)
     return Submission(number, claim, ())
 
 
@@ -159,10 +168,11 @@ def is_recorded(run_dir: Path, number: int, job_id: str) -> bool:
 
     A link that was not is left over from a submission which was interrupted, and which nobody knows to be alive.
     """
+    start = time.monotonic()  # the claim's time is of another machine's clock
     while (current := current_submission(run_dir)) is not None and current.number == number:
         if job_id in current.job_ids:
             return True
-        if time.time() - current.claim.claimed_at > current.claim.recording_seconds:
+        if time.monotonic() - start > current.claim.recording_seconds:
             break
         time.sleep(_LOOK_AGAIN_SECONDS)
     return False
@@ -174,9 +184,11 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
     Raises:
         ValueError: saying which.
     """
-    if not submission.job_ids and _is_sending(submission.claim):
+    claim = submission.claim
+    if not submission.job_ids and (claim.host != socket.gethostname() or _start_of(claim.process_id) == claim.started):
         raise ValueError(
-            f"{run_dir} is being submitted by process {submission.claim.process_id} on {submission.claim.host}; wait until that has ended"
+            f"{run_dir} is being submitted by process {claim.process_id} on {claim.host}; wait until that has ended"
+            f" (if it was killed, remove {submission_dir(run_dir, submission.number)})"
         )
     if alive := jobs_of(run_dir):
         raise ValueError(
@@ -188,12 +200,7 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
 def _read_submission(run_dir: Path, number: int) -> Submission:
     directory = submission_dir(run_dir, number)
     content = read_json(directory / "claim.json")
-    content.pop("max_excluded", None)  # of before; Slurm is asked now
-    content |= {
-        "limits": Limits(**content["limits"]),
-        "command": tuple(content["command"]),
-        "tag": Tag(**content.get("tag", {"comment": ""})),
-    }
+    content |= {"limits": Limits(**content["limits"]), "command": tuple(content["command"]), "tag": Tag(**content["tag"])}
     jobs = directory / "jobs.json"
     return Submission(number, Claim(**content), tuple(read_json(jobs)["job_ids"]) if jobs.exists() else ())
 
@@ -202,11 +209,13 @@ def _told(jobs: list[QueuedJob]) -> str:
     return ", ".join(f"job {job.job_id} ({job.state.lower()})" for job in jobs)
 
 
-def _is_sending(claim: Claim) -> bool:
-    """Whether the process that claimed the run is still there; a claim of a dead one holds nobody up."""
-    if claim.host == socket.gethostname():
-        return _start_of(claim.process_id) == claim.started
-    return time.time() - claim.claimed_at < _SENDING_SECONDS
+def _is_here(run_dir: Path, claim: Claim) -> bool:
+    """Whether a claim is of this directory: it was made here, or of a directory that was moved here since."""
+    return (
+        os.path.realpath(run_dir) == claim.place
+        or not (Path(claim.place) / SUBMISSIONS_NAME).exists()
+        or os.path.samefile(run_dir, claim.place)
+    )
 
 
 def _start_of(process_id: int) -> str:

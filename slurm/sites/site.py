@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +12,50 @@ from pathlib import Path
 from recipes.rules.schema import raise_all
 from slurm.fetching.environment import is_older
 from slurm.jobs.job import ROOT, Job, format_time_limit
-from slurm.jobs.queue import gpu_count
+from slurm.jobs.queue import ask, gpu_count, matching_lines
 from slurm.sites.cluster import CONTAINERS, Cluster, Partition
 
 _LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+_PARTITION_LINE = re.compile(
+    r"([^|]+)" + r"\|([^|]+)" + 3 * r"\|(\d+(?:\.\d+)?[KMG]?\+?)" + r"\|([^|]*)"
+)  # "+" where nodes of a group differ
+_TRIPLE = re.compile(r"([^|]+)\|([^|]*)\|([^|]*)")
+_ARRAY_SIZE = re.compile(r"MaxArraySize\s*=\s*(\d+)")
 
-_TIMEOUT_SECONDS = 20
-_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMG])?\+?")  # "+" where nodes of a group differ
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that are alike."""
+
+    num_nodes: int
+    cpus: int
+    memory_mib: int
+    gpus: int
 
 
 @dataclass(frozen=True)
 class SitePartition:
-    """One partition as `sinfo` knows it; where its nodes differ, the most that one of them has."""
+    """One partition as `sinfo` knows it."""
 
-    num_nodes: int
-    cpus_per_node: int
-    memory_mib: int
-    gpus_per_node: int
+    groups: tuple[NodeGroup, ...]
     time_limit_seconds: int | None  # None: no limit
+
+    def fitting(self, job: Job) -> int:
+        """Nodes that have what a job asks of each."""
+        cpus, memory_mib = (job.cpus_per_task or 0) * job.tasks_per_node, (job.memory_gib or 0) << 10
+        return sum(
+            one.num_nodes for one in self.groups if one.gpus >= job.gpus_per_node and one.cpus >= cpus and one.memory_mib >= memory_mib
+        )
+
+    @property
+    def gpus_per_node(self) -> int:
+        """The most that one of the nodes has."""
+        return max((one.gpus for one in self.groups), default=0)
+
+    @property
+    def num_nodes(self) -> int:
+        """All of them."""
+        return sum(one.num_nodes for one in self.groups)
 
 
 @dataclass(frozen=True)
@@ -51,36 +77,33 @@ def site_partitions() -> dict[str, SitePartition]:
     Raises:
         NoAnswer: if Slurm does not answer.
     """
-    return parse_partitions(_ask("sinfo", "--noheader", "--noconvert", "--format=%R|%l|%D|%c|%m|%G"))
+    return parse_partitions(_ask("sinfo", "--noheader", "--noconvert", "--exact", "--format=%R|%l|%D|%c|%m|%G"))
 
 
 def parse_partitions(text: str) -> dict[str, SitePartition]:
-    """Partitions from lines of name|time limit|nodes|CPUs|MiB|generic resources."""
-    partitions: dict[str, SitePartition] = {}
-    for line in text.splitlines():
-        name, limit, nodes, cpus, memory, resources = (part.strip() for part in line.split("|"))
-        found = SitePartition(_number(nodes), _number(cpus), _number(memory), gpu_count(resources), _seconds(limit))
-        known = partitions.get(name)
-        if known is not None:
-            found = SitePartition(
-                known.num_nodes + found.num_nodes,
-                max(known.cpus_per_node, found.cpus_per_node),
-                max(known.memory_mib, found.memory_mib),
-                max(known.gpus_per_node, found.gpus_per_node),
-                found.time_limit_seconds,
-            )
-        partitions[name] = found
-    return partitions
+    """Partitions from lines of name|time limit|nodes|CPUs|MiB|generic resources.
+
+    Raises:
+        NoAnswer: if there is no such line.
+    """
+    found: dict[str, SitePartition] = {}
+    for name, limit, *numbers, resources in matching_lines(_PARTITION_LINE, text):
+        nodes, cpus, memory_mib = map(_number, numbers)
+        before = found[name].groups if name in found else ()
+        found[name] = SitePartition((*before, NodeGroup(nodes, cpus, memory_mib, gpu_count(resources))), _seconds(limit.strip()))
+    if not found:
+        raise NoAnswer(f"sinfo says {text.strip()[:200]!r}, expected lines of partition|limit|nodes|CPUs|MiB|resources")
+    return found
 
 
 def site_associations() -> list[Association]:
     """The accounts of this user; empty where Slurm keeps no accounts."""
-    user = getpass.getuser()
     try:
-        text = _ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account,partition,qos")
-    except NoAnswer:  # "accounting storage is disabled"
+        user = pwd.getpwuid(os.getuid()).pw_name
+        words = ("--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account,partition,qos")
+        rows = matching_lines(_TRIPLE, _ask("sacctmgr", *words))
+    except (KeyError, NoAnswer):  # a user id without a name, as in containers; "accounting storage is disabled"
         return []
-    rows = [line.split("|") for line in text.splitlines()]
     return [Association(account, partition, tuple(filter(None, qos.split(",")))) for account, partition, qos in rows]
 
 
@@ -102,8 +125,24 @@ def site_qos() -> dict[str, SiteQos]:
 
 def parse_qos(text: str) -> dict[str, SiteQos]:
     """Qualities of service from lines of name|time limit|flags."""
-    rows = [line.split("|") for line in text.splitlines()]
+    rows = matching_lines(_TRIPLE, text)
     return {name: SiteQos(_seconds(limit), "PartitionTimeLimit" in flags.split(",")) for name, limit, flags in rows}
+
+
+def array_problems(job: Job) -> list[str]:
+    """That an array has larger indices than this Slurm takes."""
+    if job.array is None:
+        return []
+    try:
+        limit = next((int(found[0]) for found in matching_lines(_ARRAY_SIZE, _ask("scontrol", "show", "config"))), None)
+    except NoAnswer:
+        return []
+    highest = max(int(index) for index in re.findall(r"\d+", job.array.partition("%")[0]))
+    if limit is None or highest < limit:
+        return []
+    return [
+        f"its array has the index {highest}; MaxArraySize of this Slurm is {limit}, so that indices end at {limit - 1}; make it smaller"
+    ]
 
 
 def check_site(jobs: Sequence[Job], cluster: Cluster, *, must_answer: bool) -> str:
@@ -125,7 +164,9 @@ def check_site(jobs: Sequence[Job], cluster: Cluster, *, must_answer: bool) -> s
             raise
         return f"with the cluster file alone: {error}"
     for job in jobs:
-        raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
+        raise_all(
+            site_problems(job, cluster, partitions, associations, qos) + array_problems(job), subject=f"job {job.name!r} on this Slurm"
+        )
     return checked(cluster, [cluster.partition_of(job.kind) for job in jobs], associations, qos)
 
 
@@ -191,13 +232,22 @@ def site_problems(
     if not problems and asked.qos is not None and qos and asked.qos not in qos:
         problems.append(f"there is no QOS {asked.qos}; there are {', '.join(sorted(qos))} (set {job.kind}.qos=NAME)")
     problems += _time_problems(job, asked, partitions, qos.get(asked.qos or ""))
+    fitting = found.fitting(job)
     if job.gpus_per_node > found.gpus_per_node:
         problems.append(
             f"it asks for {job.gpus_per_node} GPUs on a node; the nodes of partition {asked.name} have {found.gpus_per_node}"
             + _others(partitions, lambda one: one.gpus_per_node >= job.gpus_per_node)
         )
-    if job.num_nodes > found.num_nodes:
+    elif job.num_nodes > found.num_nodes:
         problems.append(f"it asks for {job.num_nodes} nodes; partition {asked.name} has {found.num_nodes}")
+    elif job.num_nodes > fitting:
+        needs = [f"{job.gpus_per_node} GPUs"] if job.gpus_per_node else []
+        needs += [f"{job.cpus_per_task * job.tasks_per_node} CPUs"] if job.cpus_per_task else []
+        needs += [f"{job.memory_gib} GiB"] if job.memory_gib else []
+        problems.append(
+            f"it asks for {job.num_nodes} nodes with {' and '.join(needs)}; {fitting} of the {found.num_nodes} nodes of partition"
+            f" {asked.name} have that" + _others(partitions, lambda one: one.fitting(job) >= job.num_nodes)
+        )
     return problems
 
 
@@ -247,19 +297,11 @@ def _seconds(limit: str) -> int | None:
 
 
 def _number(text: str) -> int:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        raise NoAnswer(f"sinfo says {text!r} where a number was expected; this is a defect of ours, please report it")
-    return round(float(found["number"]) * 1024 ** " KMG".index(found["unit"] or " "))
+    return round(float(text.rstrip("KMG+")) * 1024 ** " KMG".index(text.rstrip("+")[-1] if text.rstrip("+")[-1] in "KMG" else " "))
 
 
 def _ask(*words: str) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except FileNotFoundError:
-        raise NoAnswer("there is no Slurm on this machine; submit from a login node") from None
-    except subprocess.TimeoutExpired:
-        raise NoAnswer(f"Slurm did not answer `{words[0]}` within {_TIMEOUT_SECONDS} s; try again later") from None
-    if done.returncode:
-        raise NoAnswer(f"`{words[0]}` failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return done.stdout
+        return ask(*words)
+    except ValueError as error:
+        raise NoAnswer(str(error)) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.tables import markdown_table
-from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, report_run
+from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, report_run, why_it_waits
 from slurm.jobs.queue import queued_jobs
 from slurm.stages.pipeline_file import Task, output_of, tasks_of
 from slurm.stages.pipeline_state import is_complete, read_record
@@ -27,18 +27,15 @@ class TaskReport:
 
 def report_tasks(sent: SentPipeline) -> list[TaskReport]:
     """The state of every task of a pipeline."""
-    queue = queued_jobs([job_id for ids in sent.job_ids.values() for job_id in ids], [sent.tag])
+    queue = queued_jobs([sent.tag])
     reports = []
     for stage in sent.pipeline.stages:
-        ids, tag = sent.job_ids.get(stage, ()), sent.stage_tag(stage)
-        of_stage = [job for job in queue if job.job_id in ids or tag.is_of(job.job_id, job.comment)]
+        of_stage = [job for job in queue if sent.stage_tag(stage).is_of(job.job_id, job.comment)]
         for task in tasks_of(sent.pipeline, stage):
             jobs = [job for job in of_stage if _is_of(job.job_id, task)]
             in_queue = RUNNING if any(not job.is_waiting for job in jobs) else WAITING if jobs else None
-            reasons = [job.reason for job in jobs if job.is_waiting and job.reason not in ("Dependency", "None")]
-            reports.append(
-                _report(sent, task, in_queue, f"waits for Slurm's reason {reasons[0]}" if in_queue == WAITING and reasons else "")
-            )
+            reasons = [why_it_waits(job) for job in jobs if job.is_waiting and job.reason not in ("Dependency", "None")]
+            reports.append(_report(sent, task, in_queue, reasons[0] if in_queue == WAITING and reasons else ""))
     return reports
 
 

@@ -20,20 +20,14 @@ from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mappin
 from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
 from slurm.stages.pipeline_state import is_complete, tasks_to_run
 
-FROZEN_NAME, STAGES_NAME = "pipeline.json", "stages.json"
+FROZEN_NAME = "pipeline.json"
 
 
 @dataclass(frozen=True)
 class SentPipeline:
-    """A pipeline as it was sent the last time, and its jobs.
-
-    Attributes:
-        job_ids: stage -> ids of its jobs; of an array each member's, of a chain every link's.
-        tag: of all its jobs.
-    """
+    """A pipeline as it was sent the last time, and the tag of its jobs."""
 
     pipeline: Pipeline
-    job_ids: dict[str, tuple[str, ...]]
     tag: Tag
 
     def stage_tag(self, stage: str) -> Tag:
@@ -86,7 +80,6 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
             with uninterrupted():
                 sent[stage_job.stage] = _send(pipeline, cluster, replace(stage_job, job=ready), directory, own_tag)
                 named[stage_job.stage] = _names(stage_job, sent[stage_job.stage])
-                write_json(directory / STAGES_NAME, {stage: list(names) for stage, names in named.items()})
                 record_jobs(root, number, tuple(name for names in named.values() for name in names))
     except BaseException:
         with uninterrupted():
@@ -100,10 +93,7 @@ def read_sent(root: Path) -> SentPipeline | None:
     submission = current_submission(root)
     if submission is None or not (path := submission_dir(root, submission.number) / FROZEN_NAME).exists():
         return None
-    stages = path.with_name(STAGES_NAME)
-    job_ids = read_json(stages) if stages.exists() else {}
-    pipeline = pipeline_from_mapping(read_json(path))
-    return SentPipeline(pipeline, {stage: tuple(names) for stage, names in job_ids.items()}, submission.claim.tag)
+    return SentPipeline(pipeline_from_mapping(read_json(path)), submission.claim.tag)
 
 
 def _stage_jobs(pipeline: Pipeline, cluster: Cluster, frozen_path: Path) -> list[StageJob]:
@@ -116,7 +106,7 @@ def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: 
     if stage_job.chain is None:
         script = directory / f"{stage_job.stage}.sh"
         script.write_text(render_job(stage_job.job, cluster), encoding="utf-8")
-        return [send_job(script)]
+        return [send_job(script, tag)]
     run_dirs, steps = {}, {}
     for task in stage_job.tasks:
         output, recipe = output_of(pipeline, task), recipe_of(pipeline, task)

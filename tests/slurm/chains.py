@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,16 @@ from recipes.runs.run_dir import METRICS_NAME
 from slurm.chains.attempts import Attempt, read_attempts
 from slurm.chains.chain import ChainPlan, submit_chain
 from slurm.jobs.job import Job
-from slurm.jobs.queue import cancel_jobs, queued_jobs
+from slurm.jobs.queue import cancel_jobs
 from slurm.sites.cluster import Cluster
 from tests.slurm.light_training import expected_losses
 from tests.slurm.running_slurm import RunningSlurm
+
+
+def still_there(job_ids: Iterable[str]) -> set[str]:
+    """Those of the jobs that have not ended."""
+    words = ["squeue", "--noheader", "--array", "--format=%i"]
+    return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()) & set(job_ids)
 
 
 def light_job(run_dir: Path, *options: str | float) -> Job:
@@ -79,7 +86,7 @@ class LightChain:
 
     def wait_for_end(self, *, timeout_seconds: float = 90) -> None:
         """Wait until no job of the chain is left."""
-        self.wait_for(lambda: not queued_jobs(self.job_ids), timeout_seconds=timeout_seconds)
+        self.wait_for(lambda: not still_there(self.job_ids), timeout_seconds=timeout_seconds)
 
     def logs(self) -> str:
         return "\n".join(

@@ -29,7 +29,7 @@ def attempts(*ends: tuple[str, int], submission: int = 1) -> list[Attempt]:
     made, step = [], 0
     for number, (cause, gained) in enumerate(ends, 1):
         end = End(cause, "", step + gained, 0.0)
-        made.append(Attempt(number, str(number), 0, submission, ("gn01",), step, 0.0, end))
+        made.append(Attempt(number, str(number), 0, submission, ("gn01",), step, 0.0, end=end))
         step += gained
     return made
 

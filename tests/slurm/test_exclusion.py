@@ -7,8 +7,8 @@ import pytest
 from slurm.chains.attempts import Attempt, End
 from slurm.chains.exclusion import Failure, SiteNode, failures, nodes_to_exclude
 
-IDLE, LOST, BACK = SiteNode("idle"), SiteNode("down*"), SiteNode("idle", daemon_started_at=200.0)
-ONCE = Failure(1, 100.0)
+IDLE, LOST, BACK = SiteNode("idle"), SiteNode("down*"), SiteNode("idle", daemon_start="later")
+ONCE = Failure(1, "before")
 
 
 def partition(count: int, **others: SiteNode) -> dict[str, SiteNode]:
@@ -37,12 +37,12 @@ def test_nodes_that_are_busy_are_there(state: str) -> None:
 def test_a_node_that_came_back_is_used_again_unless_it_failed_twice() -> None:
     nodes = partition(3, gn01=BACK)
     assert nodes_to_exclude({"gn01": ONCE}, nodes, num_nodes=2) == ()
-    assert nodes_to_exclude({"gn01": Failure(2, 100.0)}, nodes, num_nodes=2) == ("gn01",)
-    assert nodes_to_exclude({"gn01": Failure(1, 300.0)}, nodes, num_nodes=2) == ("gn01",), "it has not been started anew since"
+    assert nodes_to_exclude({"gn01": Failure(2, "before")}, nodes, num_nodes=2) == ("gn01",)
+    assert nodes_to_exclude({"gn01": Failure(1, "later")}, nodes, num_nodes=2) == ("gn01",), "it has not been started anew since"
 
 
 def test_of_many_those_that_failed_long_ago_are_used_again_first() -> None:
-    failed = {"gn03": Failure(1, 10.0), "gn01": Failure(1, 20.0)}
+    failed = {"gn03": ONCE, "gn01": ONCE}
     assert nodes_to_exclude(failed, partition(4), num_nodes=2) == ("gn01", "gn03")
     assert nodes_to_exclude(failed, partition(4), num_nodes=3) == ("gn01",)
     assert nodes_to_exclude(failed, partition(4), num_nodes=4) == ()
@@ -51,5 +51,5 @@ def test_of_many_those_that_failed_long_ago_are_used_again_first() -> None:
 
 def test_failures_are_those_of_all_attempts_in_the_order_of_the_last() -> None:
     ends = [End("node failure", "", 10, 0.0, ("gn03", "gn01")), End("time limit", "", 20, 0.0), End("x", "", 30, 0.0, ("gn03",))]
-    attempts = [Attempt(n, str(n), 0, n, (), 0, float(n), end) for n, end in enumerate(ends)]
-    assert list(failures(attempts).items()) == [("gn01", Failure(1, 0.0)), ("gn03", Failure(2, 2.0))]
+    attempts = [Attempt(n, str(n), 0, n, (), 0, 0.0, {"gn03": f"start {n}"}, end) for n, end in enumerate(ends)]
+    assert list(failures(attempts).items()) == [("gn01", Failure(1, "")), ("gn03", Failure(2, "start 2"))]

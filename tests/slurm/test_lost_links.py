@@ -12,7 +12,7 @@ import pytest
 from slurm.chains import causes
 from slurm.chains.chain import ChainPlan
 from slurm.chains.submissions import jobs_of
-from slurm.jobs.queue import cancel_jobs, queued_jobs, signal_steps
+from slurm.jobs.queue import cancel_jobs, signal_steps
 from tests.slurm.chains import LightChain, light_chain
 from tests.slurm.running_slurm import running_slurm
 
@@ -55,7 +55,7 @@ def test_a_lost_node_is_left_out_from_then_on(chain: LightChain) -> None:
         first, second = chain.attempts()
         assert first.end is not None and first.end.cause == causes.NODE_FAILURE, chain.logs()
         assert first.end.bad_nodes == (node,) and node not in second.nodes and second.start_step >= 10
-        waiting = [job.job_id for job in queued_jobs(chain.job_ids) if job.is_waiting]
+        waiting = [job.job_id for job in jobs_of(chain.run_dir) if job.is_waiting]
         assert waiting and all(chain.slurm.job(int(job_id))["ExcNodeList"] == node for job_id in waiting)
     finally:
         chain.slurm.node("power-on", node)

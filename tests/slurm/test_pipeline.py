@@ -12,11 +12,12 @@ import yaml
 
 from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
-from slurm.jobs.queue import cancel_jobs, queued_jobs
+from slurm.jobs.queue import cancel_jobs
 from slurm.sites.cluster import Cluster
 from slurm.stages.pipeline_file import pipeline_from_mapping
 from slurm.stages.pipeline_submission import submit_pipeline
 from tests.conftest import Inputs
+from tests.slurm.chains import still_there
 from tests.slurm.running_slurm import RunningSlurm
 
 
@@ -33,7 +34,7 @@ def environment(slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def wait_for_end(job_ids: dict[str, tuple[str, ...]], *, timeout_seconds: float) -> None:
     end = time.monotonic() + timeout_seconds
     everything = [job_id for ids in job_ids.values() for job_id in ids]
-    while queued_jobs(everything):
+    while still_there(everything):
         if time.monotonic() > end:
             cancel_jobs(everything)
             raise AssertionError(f"not at its end after {timeout_seconds} s")
@@ -91,7 +92,7 @@ def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_p
     job_ids = submit_pipeline(pipeline_from_mapping(small(tmp_path / "work", text)), environment)
     assert stop.main([str(tmp_path / "work"), "--timeout", "60"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'work'}: no job of it is left\n"
-    assert queued_jobs([job_id for ids in job_ids.values() for job_id in ids]) == []
+    assert not still_there(job_id for ids in job_ids.values() for job_id in ids)
     assert stop.main([str(tmp_path / "work")]) == 1
 
 

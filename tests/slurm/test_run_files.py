@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from slurm.chains.attempts import End, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.decision import CONTINUE, Limits, decide
 from slurm.chains.run_state import STOP_NAME, read_run_state, set_damaged_aside
-from slurm.chains.submissions import claim_run, current_submission
+from slurm.chains.submissions import claim_run, current_submission, jobs_of, record_jobs, run_tag
 from slurm.jobs.provenance import collect, kept_environment
 from tests.processes import ROOT
 from tests.slurm import light_training
@@ -26,7 +27,9 @@ CLAIMING = f"import sys, time\nfrom pathlib import Path\nfrom slurm.chains.submi
 
 
 def begin(run_dir: Path, job_id: str = "7", log: Path | None = None) -> int:
-    attempt = begin_attempt(run_dir, job_id=job_id, restart=0, submission=1, nodes=("gn01",), start_step=5, started_at=3.0, job_log=log)
+    attempt = begin_attempt(
+        run_dir, job_id=job_id, restart=0, submission=1, nodes=("gn01",), start_step=5, started_at=3.0, daemon_starts={}, job_log=log
+    )
     return attempt.number
 
 
@@ -69,6 +72,26 @@ def test_a_claim_of_a_living_process_is_refused(tmp_path: Path) -> None:
         claim(tmp_path)
     current = current_submission(tmp_path)
     assert current is not None and current.number == 1 and current.claim.limits.attempts_without_progress == 2
+
+
+def test_a_copy_of_a_run_has_no_part_in_its_jobs_and_a_moved_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, copy, moved = (tmp_path / name for name in ("run", "copy", "moved"))
+    assert claim(run_dir) == 1
+    record_jobs(run_dir, 1, ("7",))
+    queue = f"7|7|N/A|RUNNING|None|gn01||{run_tag(run_dir, 1).comment}"
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{queue}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    shutil.copytree(run_dir, copy)
+    assert [job.job_id for job in jobs_of(run_dir)] == ["7"] and jobs_of(copy) == [] and current_submission(copy) is None
+    assert claim(copy) == 2 and current_submission(copy).claim.tag == run_tag(copy, 2)  # type: ignore[union-attr]
+    run_dir.rename(moved)
+    with pytest.raises(ValueError, match="moved is submitted already: job 7"):
+        claim(moved)
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    assert claim(moved) == 2 and f"the run of {run_dir} was moved and goes on in {moved}" in capsys.readouterr().err
 
 
 def test_a_claim_of_a_killed_process_holds_nobody_up(slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +226,7 @@ mount -t tmpfs -o size=200k tmpfs "$2" && cd "$2"
 $3
 from slurm.chains.submissions import record_jobs
 record_jobs(Path('run'), 1, ('7',))"
-sed -i 's/"comment": ".*"/"comment": ""/' run/submissions/001/claim.json # asks no Slurm for others
+printf '#!/bin/sh\n' >squeue && chmod +x squeue && PATH=$PWD:$PATH # a Slurm without jobs
 dd if=/dev/zero of=fill bs=1k 2>/dev/null
 "$1" -m slurm.link begin --run run --submission 1
 """

@@ -17,7 +17,7 @@ from slurm.jobs.queue import exclude_nodes
 from tests.slurm.chains import light_chain
 from tests.slurm.running_slurm import RunningSlurm
 
-ENDED = Attempt(1, "41", 0, 1, ("gn01", "gn02"), 0, 1e9, End(causes.NODE_FAILURE, "Node failure on gn02", 400, 1e9 + 7260, ("gn02",)))
+ENDED = Attempt(1, "41", 0, 1, ("gn01", "gn02"), 0, 1e9, end=End(causes.NODE_FAILURE, "Node failure on gn02", 400, 1e9 + 7260, ("gn02",)))
 REPORT = RunReport(
     run="runs/sl",
     state="running",

@@ -16,7 +16,7 @@ from slurm import submit
 from slurm.jobs.job import Job
 from slurm.jobs.rehearsed import rehearsal_lines, rehearsed, require_fit
 from slurm.sites.cluster import load_cluster
-from slurm.sites.site import Association, checked, parse_partitions, parse_qos, site_problems
+from slurm.sites.site import Association, NodeGroup, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
 from tests.processes import ROOT, run_command
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
@@ -93,7 +93,8 @@ def test_submitting_imports_nothing_heavy(inputs: Inputs, tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert (
-        "checked     with the cluster file alone: there is no Slurm on this machine; submit from a login node" in done.stdout.splitlines()
+        "checked     with the cluster file alone: there is no sinfo on this machine; run this where Slurm's commands are, on a login node"
+        in done.stdout.splitlines()
     )
 
 
@@ -230,6 +231,18 @@ def test_partitions_of_different_nodes_are_taken_together() -> None:
     assert (PARTITIONS["gpu"].time_limit_seconds, PARTITIONS["long"].time_limit_seconds) == (86400, None)
 
 
+def test_nodes_that_have_what_is_asked_for_are_counted() -> None:
+    partitions = parse_partitions(
+        "CLUSTER: slaking\ngpu|1-00:00:00|2|64|512000|gpu:4\ngpu|1-00:00:00|100|64|128000|(null)\nbig|infinite|16|64|512000|gpu:4\n"
+    )
+    job = replace(JOB, tasks_per_node=4, time_limit_seconds=60, num_nodes=16)
+    wanted = "it asks for 16 nodes with 4 GPUs; 2 of the 102 nodes of partition gpu have that; big would do"
+    assert site_problems(job, load_cluster("local"), partitions, [], {}) == [wanted]
+    assert site_problems(replace(job, num_nodes=2), load_cluster("local"), partitions, [], {}) == []
+    on_cpus = replace(job, gpus_per_task=0, memory_gib=256)
+    assert "16 nodes with 256 GiB; 2 of the 102" in site_problems(on_cpus, load_cluster("local"), partitions, [], {})[0]
+
+
 QOS = parse_qos("normal||\ndebug|00:30:00|\nlprod|4-00:00:00|DenyOnLimit,PartitionTimeLimit\n")
 
 
@@ -265,15 +278,16 @@ def test_what_was_not_checked_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch)
 def test_numbers_of_large_sites() -> None:
     """sinfo writes 1024 nodes as 1K, unless told not to."""
     (found,) = parse_partitions("gpu|1-00:00:00|1.5K|128+|1M+|gpu:4\n").values()
-    assert (found.num_nodes, found.cpus_per_node, found.memory_mib) == (1536, 128, 1 << 20)
-    with pytest.raises(ValueError, match="sinfo says 'many'"):
+    assert found.groups == (NodeGroup(1536, 128, 1 << 20, 4),)
+    with pytest.raises(ValueError, match=r"sinfo says 'gpu\|1-00:00:00\|many"):
         parse_partitions("gpu|1-00:00:00|many|1|1|gpu:4\n")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--links", "-3", "--output", "run"], "the chain has -3 links; expected at least 1"),
+        (["--links", "-3", "--output", "run"], "the chain has -3 links; expected 1 to 100"),
+        (["--links", "101", "--output", "run"], "the chain has 101 links; expected 1 to 100: submitting again goes on with a run"),
         (["--output", ""], "argument --output: '' is no directory; give one of its own"),
         (["--output", str(ROOT)], "is the checkout or what it lies in; give one of its own"),
     ],

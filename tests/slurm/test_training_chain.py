@@ -15,10 +15,9 @@ from recipes.runs.run_dir import METRICS_NAME
 from slurm import submit
 from slurm.chains import causes
 from slurm.chains.submissions import current_submission
-from slurm.jobs.queue import queued_jobs
 from tests.conftest import Inputs
 from tests.processes import run_command
-from tests.slurm.chains import LightChain, light_chain
+from tests.slurm.chains import LightChain, light_chain, still_there
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
 
 STEPS, EVERY = 70, 10
@@ -50,7 +49,7 @@ def losses(run_dir: Path) -> list[tuple[int, float]]:
 def wait_while_queued(chain: LightChain, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
     end = time.monotonic() + timeout_seconds
     while not condition():
-        assert queued_jobs(chain.job_ids) and time.monotonic() < end, chain.logs()[-6000:]
+        assert still_there(chain.job_ids) and time.monotonic() < end, chain.logs()[-6000:]
         time.sleep(0.5)
 
 

@@ -18,10 +18,11 @@ from common.artifacts import read_manifest, write_manifest
 from recipes.rules.compose import compose_recipe
 from recipes.runs.holds import read_holds
 from slurm import watch
-from slurm.jobs.queue import cancel_jobs, queued_jobs
+from slurm.jobs.queue import cancel_jobs
 from slurm.jobs.watching import PATH_OPTIONS, with_absolute_paths
 from tests.conftest import HELD_OUT, Inputs
 from tests.processes import ROOT
+from tests.slurm.chains import still_there
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
 
 
@@ -57,7 +58,10 @@ def test_plan_and_script_are_printed_and_nothing_is_written(
     assert watch.main(_words(run_dir, "--workers", "2", "--rounds", "3", "--once", "--", "--text", f"sl={HELD_OUT}")) == 0
     told = capsys.readouterr().out
     assert told.startswith("| checkpoint | state |")
-    assert "\nchecked: with the cluster file alone: there is no Slurm on this machine; submit from a login node\n" in told
+    assert (
+        "\nchecked: with the cluster file alone: there is no sinfo on this machine; run this where Slurm's commands are, on a login node\n"
+        in told
+    )
     assert "#SBATCH --array=0-5%2\n" in told and "#SBATCH --signal=USR1@120\n" in told
     assert "python -m eval.watch \\\n" in told and told.endswith("Nothing was sent; add --submit to send it.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -141,7 +145,7 @@ def test_two_workers_evaluate_a_run_that_goes_on_each_checkpoint_once(
         slurm.run("scancel", "--signal=USR1", worker, check=False)  # 22.05 ends with 229 for a member of an array, having sent it
         _wait(lambda: f"{first}: given back\n" in _log(out, worker), out)
         _checkpoint(inputs, run_dir, 2)
-        _wait(lambda: not queued_jobs(members), out, timeout_seconds=480)
+        _wait(lambda: not still_there(members), out, timeout_seconds=480)
     finally:
         cancel_jobs([job])
     status = [sys.executable, "-m", "eval.watch", "--run", str(run_dir), "--output", str(out), "--status"]
