@@ -24,6 +24,7 @@ DONE, WRONG, MISUSED = 0, 1, 2
 _MOST_WORKERS, _WORKERS_A_PROCESSOR = 256, 4  # the larger of both; more wait for each other
 IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
 DAMAGED = 6  # the newest checkpoint is not what was saved
+TRY_AGAIN = 7  # a file system or network failed in a way that passes
 
 
 class StoppedError(Exception):
@@ -124,7 +125,7 @@ def print_report(directory: Path) -> None:
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 6 as named above.
+    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 7 as named above.
 
     A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
     that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1
@@ -168,7 +169,7 @@ def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
         if os.environ.get(system_errors.TRACEBACK):
             traceback.print_exc()
         _say(told)
-        return getattr(error, "exit_code", MISUSED)
+        return getattr(error, "exit_code", TRY_AGAIN if system_errors.may_pass(error) else MISUSED)
 
 
 def _say(sentence: str) -> None:

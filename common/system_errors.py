@@ -42,6 +42,43 @@ _KNOWN = {
 }
 
 
+# What a file system or network that is loaded, or served by a machine that starts anew, says and then says no more.
+_PASSING = {
+    getattr(errno, name)
+    for name in [
+        "EAGAIN",
+        "EBUSY",
+        "ECOMM",
+        "ECONNABORTED",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "EINTR",
+        "EIO",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "ENFILE",
+        "ENOLCK",
+        "ENOTCONN",
+        "EREMOTEIO",
+        "ESHUTDOWN",
+        "ESTALE",
+        "ETIMEDOUT",
+    ]
+}
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was made of, is of the system and of a kind that the same command need not meet again."""
+    while error is not None:
+        if isinstance(error, OSError) and (error.errno in _PASSING or (isinstance(error, TimeoutError) and error.errno is None)):
+            return True
+        error = error.__cause__
+    return False
+
+
 def sentence(error: BaseException) -> str | None:
     """One sentence for what the system, or Python's own limits, refused; None for everything else.
 

@@ -23,7 +23,7 @@ from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_e
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
 from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
-from slurm.chains.silent_ends import cause_of_silent_end, with_failed_nodes
+from slurm.chains.silent_ends import asked_of_the_site, cause_of_silent_end
 from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of
 from slurm.jobs import provenance
 from slurm.jobs.queue import (
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with patient(_PATIENCE_SECONDS):
             return link.begin() if arguments.moment == "begin" else link.end()
-    except OSError as error:
+    except OSError as error:  # another may pass, and is the next link's to try
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         with contextlib.suppress(ValueError):  # Slurm does not answer; the links that wait find a full disk too
@@ -153,11 +153,12 @@ class Link:
         """Why the attempt of this job ended a moment ago."""
         log = read_log(self._run_dir, attempt.number)
         if self._environment.get("SCION_EXIT_CODE") != "0":
-            return with_failed_nodes(cause_of_failure(log, slurm_state=job_state(self._job_id, submission.claim.tag)), attempt)
+            state_of_job = job_state(self._job_id, submission.claim.tag)
+            return asked_of_the_site(cause_of_failure(log, slurm_state=state_of_job), self._run_dir, attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
         by_slurm = None if state.is_finished else cause_by_slurm(log)
         if by_slurm is not None:
-            return with_failed_nodes(by_slurm, attempt)
+            return asked_of_the_site(by_slurm, self._run_dir, attempt)
         return cause_of_clean_end(
             is_finished=state.is_finished,
             stop_requested=state.stop_requested,

@@ -51,7 +51,9 @@ _BY_STATE = {
 _NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
 _BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG, command.DAMAGED: DAMAGED}
-_OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
+_OOM_KILLED = re.compile(r"^(?:slurmstepd|srun)\b.*(?:oom[-_ ]kill|Out Of Memory).*$", re.MULTILINE | re.IGNORECASE)  # by Slurm
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|out of memory", re.IGNORECASE)
+_STARTER = re.compile(r"^srun: (?:fatal: .+|.*\bmutually exclusive\b.*|(?:unrecognized|invalid) option .+)$", re.MULTILINE)  # no task began
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk (of .* )?is full")
 _MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 
@@ -96,7 +98,8 @@ def cause_by_slurm(log: str) -> Cause | None:
 def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: bool = False) -> Cause:
     """Why an attempt ended with another exit code, or without one.
 
-    What Slurm did comes first, because tasks that it kills complain as well.
+    What Slurm did comes first, because tasks that it kills complain as well.  Then the exit code of the first task that failed and the last error
+    before Slurm said so, which is that task's own; what stands elsewhere in the log, such as a warning of a library, decides nothing.
 
     Args:
         log: the end of the attempt's log.
@@ -107,23 +110,28 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
         return cancelled
     if slurm_state in _BY_STATE:
         return Cause(_BY_STATE[slurm_state], f"Slurm says {slurm_state}")
-    if _DISK_FULL.search(log):
-        return Cause(DISK_FULL, _line_of(log, _DISK_FULL))
-    if _OUT_OF_MEMORY.search(log):
-        return Cause(OUT_OF_MEMORY, _line_of(log, _OUT_OF_MEMORY))
+    if _OOM_KILLED.search(log):
+        return Cause(OUT_OF_MEMORY, _line_of(log, _OOM_KILLED))
     for found in _TASK_FAILED.finditer(log):
         name = next((name for code, name in _BY_EXIT_CODE.items() if found["how"].endswith(f"exit code {code}")), None)
         if name is not None:
             return Cause(name, _with_message(f"task {found['task']} on {found['node']}", log))
     task = _TASK_FAILED.search(log)
-    message = _MESSAGE.search(log) if task and task["how"].endswith("exit code 2") else None
-    if message:
-        return Cause(REFUSED, message[1].strip())
+    if task is None and (refused := _STARTER.search(log)):
+        return Cause(REFUSED, refused[0])
+    messages = [found[1].strip() for found in _MESSAGE.finditer(log[: task.start()] if task else log)]
+    if messages and (task is None or "exit code" in task["how"]):  # a task that was killed has no last word
+        if _DISK_FULL.search(messages[-1]):
+            return Cause(DISK_FULL, messages[-1])
+        if _OUT_OF_MEMORY.search(messages[-1]):
+            return Cause(OUT_OF_MEMORY, messages[-1])
+        if task and task["how"].endswith("exit code 2"):
+            return Cause(REFUSED, messages[-1])
     if task:
         return Cause(FAILED, _with_message(f"task {task['task']} on {task['node']}: {task['how'].strip()}", log))
     if was_requeued:  # its first node was lost with everything that could have written about it
         return Cause(NODE_FAILURE, "Slurm started the job again")
-    return Cause(VANISHED if not _MESSAGE.search(log) else FAILED, _with_message("", log))
+    return Cause(FAILED if messages else VANISHED, _with_message("", log))
 
 
 def _failed_nodes(log: str) -> tuple[str, ...]:

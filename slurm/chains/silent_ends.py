@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recipes.runs.run_dir import is_disk_full
 from slurm.chains import causes
 from slurm.chains.attempts import Attempt, read_log
 from slurm.chains.causes import Cause, cause_of_failure
@@ -19,11 +20,13 @@ def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -
     """
     state = None if is_same_job else job_state(attempt.job_id, tag_of(run_dir, attempt.submission))
     cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
-    return with_failed_nodes(cause, attempt)
+    return asked_of_the_site(cause, run_dir, attempt)
 
 
-def with_failed_nodes(cause: Cause, attempt: Attempt) -> Cause:
-    """The cause with the nodes that Slurm has lost, where it may have been a node and the log does not name it."""
+def asked_of_the_site(cause: Cause, run_dir: Path, attempt: Attempt) -> Cause:
+    """The cause as disk and Slurm confirm it: with the nodes that are lost, where the log does not name them; a disk with room is not full."""
+    if cause.name == causes.DISK_FULL and not is_disk_full(run_dir):
+        return Cause(causes.FAILED, cause.detail)
     if cause.name in (causes.NODE_FAILURE, causes.VANISHED) and not cause.bad_nodes:
         return Cause(cause.name, cause.detail, failed_nodes(attempt.nodes))
     return cause

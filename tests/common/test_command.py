@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,20 @@ def test_the_place_of_an_error_can_be_asked_for(tmp_path: Path) -> None:
     assert (
         done.code == command.MISUSED and "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("error: /none/x does not")
     )
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ECONNRESET, errno.ESHUTDOWN])
+def test_what_may_pass_is_no_refusal(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """By which a chain of jobs tells it from what the same command meets again."""
+
+    def main(argv: Sequence[str] | None) -> int:
+        try:
+            raise OSError(number, os.strerror(number), "/a/b")
+        except OSError as error:
+            raise ValueError("a/b is not complete") from error
+
+    assert command._exit_code(main) == command.TRY_AGAIN
+    assert capsys.readouterr().err == "error: a/b is not complete\n"
 
 
 def test_errors_of_files_name_the_place_and_no_number() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slurm.chains import causes
-from slurm.chains.causes import cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains.attempts import Attempt
+from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains.silent_ends import asked_of_the_site
 
 STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***
@@ -36,6 +40,19 @@ def job_ends(reason: str) -> str:
             causes.OUT_OF_MEMORY,
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried\nsrun: error: gn01: task 3: Exited with exit code 1\n", causes.OUT_OF_MEMORY),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory\ntrained on\nRuntimeError: x\nsrun: error: gn01: task 0: Exited with exit code 1\n",
+            causes.FAILED,
+        ),
+        (
+            "error: could not write the compile cache: No space left on device\nstep 9\nsrun: error: gn01: task 1: Killed\n",
+            causes.FAILED,
+        ),
+        ("OSError: [Errno 28] No space left on device\nerror: x\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.REFUSED),
+        ("error: a/b was replaced on its file server\nsrun: error: gn01: task 0: Exited with exit code 7\n", causes.FAILED),
+        ("srun: error: gn01: task 3: Out Of Memory\n", causes.OUT_OF_MEMORY),
+        ("srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.\n", causes.REFUSED),
+        ("srun: unrecognized option '--x'\n", causes.REFUSED),
         ("error: data.train is missing\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.REFUSED),
         ("RuntimeError: x\nsrun: error: gn01: task 0: Exited with exit code 1\n", causes.FAILED),
         ("error: no step\nsrun: error: gn02: task 3: Killed\nsrun: error: gn01: tasks 0-1: Exited with exit code 5\n", causes.HUNG),
@@ -48,6 +65,12 @@ def job_ends(reason: str) -> str:
 )
 def test_what_the_log_says(log: str, cause: str) -> None:
     assert cause_of_failure(log).name == cause
+
+
+def test_a_disk_that_has_room_is_not_full(tmp_path: Path) -> None:
+    """As where a library's own cache is on another disk, or somebody has made room."""
+    attempt = Attempt(1, "7", 0, 1, (), 0, 0.0)
+    assert asked_of_the_site(Cause(causes.DISK_FULL, "x"), tmp_path, attempt) == Cause(causes.FAILED, "x")
 
 
 @pytest.mark.parametrize(
