@@ -204,7 +204,7 @@ def run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
 
     Ranks that wait for each other ignore SIGTERM.
     """
-    threads = max(1, (os.cpu_count() or 1) // 2)
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

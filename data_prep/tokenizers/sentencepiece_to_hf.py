@@ -90,7 +90,7 @@ def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokeni
 
     def ids(units: list[str]) -> tuple[list[list[int]], list[list[int]]]:
         encodings = tokenizer.backend_tokenizer.encode_batch_fast(units)
-        return model.encode(units, num_threads=os.cpu_count()), [encoding.ids for encoding in encodings]
+        return model.encode(units, num_threads=len(os.sched_getaffinity(0))), [encoding.ids for encoding in encodings]
 
     for batch in batches(chain(HOSTILE_TEXTS, texts), _BATCH_CHARACTERS):
         lines = [line for text in batch for line in text.split("\n")]
