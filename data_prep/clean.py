@@ -218,7 +218,9 @@ def _parser() -> argparse.ArgumentParser:
         help="whether a language stands for its group in its scripts; groups are those of the filters' close_languages: bs, cnr, hr, sr"
         " (default: together)",
     )
-    filters.add_argument("--min-language-score", type=float, default=0.5, metavar="P", help="probability it must have (default: 0.5)")
+    filters.add_argument(
+        "--min-language-score", type=float, metavar="P", help="probability it must have (default: 0.5, of a fastText model 0.2)"
+    )
     filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
     filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")
     filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")

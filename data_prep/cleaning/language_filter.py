@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from data_prep.cleaning import fasttext_model
 from data_prep.cleaning.scripts import script_of_letter
-from data_prep.reading.languages import CLOSE_GROUPS, Groups, language_code, members, short_code
+from data_prep.reading.languages import CLOSE_GROUPS, Groups, are_close, language_code, members, short_code
 
 _CHARACTERS = 2000  # of a text are looked at, from its beginning
+# What a language must have by default: py3langid is sure of nearly all, fastText models share out what is alike (lid.176: Slovene, Croatian, `sh`).
+_LEAST_OF_PY3LANGID, _LEAST_OF_FASTTEXT = 0.5, 0.2
 SCRIPTS = {
     "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Bopo": "Bopomofo", "Cher": "Cherokee", "Copt": "Coptic",
     "Cyrl": "Cyrillic", "Deva": "Devanagari", "Ethi": "Ethiopic", "Geor": "Georgian", "Goth": "Gothic", "Grek": "Greek", "Gujr": "Gujarati",
@@ -88,7 +90,9 @@ class LanguageFilter:
 
     Args:
         languages: ISO 639-1 or 639-3 codes, with a script behind a dash or underscore (sr-Latn, srp_Latn) where only that will do.
-        min_score: probability that the language must have; a text below it is of no language.
+        min_score: probability that the language must have, and below 0.2, or beside a language of its group, be the most probable besides;
+            a text below it is of no language.
+            None for 0.5 with py3langid and 0.2 with a fastText model.
         model: file of a fastText model; None for py3langid.
         close_languages: `together`: languages of a group, which are taken for each other, count as one, whose probability is the sum of
             theirs, in the scripts of the language that was asked for; `apart`: the answer of the identifier as it is, in any script.
@@ -101,12 +105,14 @@ class LanguageFilter:
     def __init__(
         self,
         languages: Sequence[str],
-        min_score: float = 0.5,
+        min_score: float | None = None,
         *,
         model: Path | None = None,
         close_languages: str = TOGETHER,
         groups: Groups = CLOSE_GROUPS,
     ) -> None:
+        if min_score is None:
+            min_score = _LEAST_OF_PY3LANGID if model is None else _LEAST_OF_FASTTEXT
         if not 0 <= min_score <= 1:
             raise ValueError(f"--min-language-score is {min_score:g}; expected a probability from 0 to 1")
         self._identifier: Identifier = _py3langid() if model is None else fasttext_model.load(model)
@@ -152,10 +158,12 @@ class LanguageFilter:
         scores = self._identifier.probabilities(text)
         best = int(scores.argmax())
         found = f"{self._identifier.labels[best]} {scores[best]:.2f}"
+        shares = [sum(float(scores[place]) for place in wanted.places) for wanted in self._wanted]
         in_language = [
             wanted
-            for wanted in self._wanted
-            if best in wanted.places and sum(float(scores[place]) for place in wanted.places) >= self._min_score
+            for wanted, share in zip(self._wanted, shares)
+            if share >= self._min_score
+            and (best in wanted.places or (share >= _LEAST_OF_FASTTEXT and not are_close(wanted.asked, self._identifier.labels[best])))
         ]
         if not in_language:
             return None, found

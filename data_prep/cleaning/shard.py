@@ -88,7 +88,7 @@ class CleanRules:
     problem_runs: ProblemRuns | None = None
     lengths: Lengths = Lengths()
     languages: tuple[str, ...] = ()
-    min_language_score: float = 0.5
+    min_language_score: float | None = None
     close_languages: str = TOGETHER
     language_model: str | None = None
     language_unit: str = DOCUMENT

@@ -15,7 +15,13 @@ _SCRIPT = re.compile(r"[-_]([A-Z][a-z]{3})(?![A-Za-z])")
 # Languages that identifiers take for each other, by group, with the scripts that each is written in.
 Groups = Mapping[str, Mapping[str, Sequence[str]]]
 CLOSE_GROUPS: Groups = {
-    "Bosnian, Croatian, Montenegrin, Serbian": {"bs": ["Latn", "Cyrl"], "cnr": ["Latn", "Cyrl"], "hr": ["Latn"], "sr": ["Latn", "Cyrl"]}
+    "Bosnian, Croatian, Montenegrin, Serbian": {
+        "bs": ["Latn", "Cyrl"],
+        "cnr": ["Latn", "Cyrl"],
+        "hr": ["Latn"],
+        "sr": ["Latn", "Cyrl"],
+        "sh": ["Latn", "Cyrl"],  # Serbo-Croatian, what lid.176 calls much of them
+    }
 }
 
 

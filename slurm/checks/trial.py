@@ -106,7 +106,11 @@ def training(trial: Trial) -> dict[str, Any]:
     """Losses of a run that is killed and goes on, in bf16 on GPUs with its ranks in tensor and data parallel, beside those of one processor."""
     run_dir = trial.directory / "run"
     process = _start(trial, run_dir, f"schedule.max_steps={STEPS}", f"run.checkpoint_every_steps={SAVED_EVERY}")
-    _wait_for(process, lambda: len(_losses(run_dir)) > SAVED_EVERY and any(run_dir.glob("checkpoints/step_*/scion.json")), seconds=_PATIENCE_SECONDS)
+    _wait_for(
+        process,
+        lambda: len(_losses(run_dir)) > SAVED_EVERY and any(run_dir.glob("checkpoints/step_*/scion.json")),
+        seconds=_PATIENCE_SECONDS,
+    )
     was_killed = process.poll() is None
     process.kill()  # and the kernel its ranks with it
     process.wait()

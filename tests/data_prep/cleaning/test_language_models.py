@@ -16,7 +16,7 @@ from data_prep.clean import main
 from data_prep.cleaning.fasttext_model import FastTextModel
 from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.language_filter import LanguageFilter
-from data_prep.reading.languages import LanguageCode, is_language, language_code, members, short_code
+from data_prep.reading.languages import CLOSE_GROUPS, LanguageCode, is_language, language_code, members, short_code
 
 Write = Callable[[str, str | bytes], Path]
 # Models of a few kB that `fasttext-wheel` 0.9.2 has trained on 18,000 paragraphs in the labels' languages, and what it says of some texts
@@ -109,6 +109,22 @@ def test_codes() -> None:
 def test_languages_and_scripts_of_labels(language: str, close_languages: str, passes: list[bool]) -> None:
     asked = LanguageFilter([language], model=GLOTLID_LIKE, close_languages=close_languages)
     assert [asked.refuses(text) is None for text in (SERBIAN, CYRILLIC, SLOVENE, CROATIAN)] == passes
+
+
+def test_serbo_croatian_is_one_of_its_group() -> None:
+    """The label `sh`, which lid.176 has for much Croatian and Serbian."""
+
+    class OneLabel:
+        labels = ("sh", "sl", "en")
+
+        def probabilities(self, text: str) -> np.ndarray:
+            return np.array([0.45, 0.25, 0.3])
+
+    for language, passes in (("hr", True), ("sr-Latn", True), ("sr-Cyrl", False), ("sl", True), ("en", True)):
+        asked = LanguageFilter([language])
+        asked._identifier, asked._labels, asked._min_score = OneLabel(), tuple(map(language_code, OneLabel.labels)), 0.2
+        asked._wanted = [asked._find(language, CLOSE_GROUPS)]
+        assert (asked.refuses("Zagreb je glavni grad Hrvatske.") is None) == passes, language
 
 
 def test_groups_are_settings(tmp_path: Path, write: Write) -> None:
