@@ -45,4 +45,4 @@ def set_attributes(parameter: nn.Parameter, **attributes: Any) -> None:
 
 def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> Tensor:
     """What a layer gives autograd for a weight, of any shape, whose gradient is accumulated already; values count where they are zeros."""
-    return torch.zeros(shape, dtype=dtype)
+    return torch.zeros(shape, dtype=dtype, device=torch.cuda.current_device())
