@@ -68,7 +68,7 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
                 "quantization": describe_quantization(file),
             },
             arguments={"input": str(gguf_path), "dtype": dtype_name, "tokenizer": str(tokenizer_dir) if tokenizer_dir else None},
-            inputs={"gguf": digest_file(gguf_path)},
+            inputs={path.name if len(file.paths) > 1 else "gguf": digest_file(path) for path in file.paths},
             known_digests=digests,
         )
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2"
     )
-    parser.add_argument("--input", type=Path, required=True, help="a .gguf file of one part")
+    parser.add_argument("--input", type=Path, required=True, help="a .gguf file; of one in parts any of them")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights that are written (default: bfloat16)")
     parser.add_argument("--tokenizer", type=Path, help="folder of a Hugging Face tokenizer to take instead of the one in the file")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")

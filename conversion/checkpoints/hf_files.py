@@ -195,10 +195,11 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
     Either version then reads the same from it; left as it is, 4 would take its defaults without a word.
 
     Raises:
-        ValueError: if it has both and they disagree: each version would read another model.
+        ValueError: if it has both and they disagree, or two types of rotary positions: each version would read another model.
     """
     part = language_part(config)
     said = config if part is None else part
+    _require_one_rope_type(said, source)
     rotary = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
     added: dict[str, Any] = {}
     for where, told in ((rotary, _rotary_words(said)), ("num_local_experts", _expert_words(said))):
@@ -210,6 +211,19 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
             )
         added |= {key: value for key, value in told.items() if key not in said}
     return with_language_values(config, **added) if added else dict(config)
+
+
+def _require_one_rope_type(config: Mapping[str, Any], source: str) -> None:
+    """Refuse `type` beside another `rope_type`: most classes of transformers 4 go by the former, those of 5 by the latter."""
+    for key in ("rope_scaling", "rope_parameters"):
+        told = _mapping(config.get(key))
+        for rope in (told, *map(_mapping, told.values())):  # of layers with a window and of those without, where they differ
+            older, newer = rope.get("type"), rope.get("rope_type")
+            if None not in (older, newer) and older != newer:
+                raise ValueError(
+                    f"{source} has a config.json whose {key} says type {older!r} and rope_type {newer!r}, by one of which each version of"
+                    " transformers goes; leave the one that the model was trained with"
+                )
 
 
 def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:

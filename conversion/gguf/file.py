@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class QuantizedTensor:
         shape: rows first, as torch has it; the file has it the other way round.
         kind: ggml's name of the type, such as `Q4_1`.
         offset: of its first byte in the file.
+        path: of the file.
     """
 
     name: str
@@ -43,6 +45,7 @@ class QuantizedTensor:
     kind: str
     offset: int
     nbytes: int
+    path: Path
 
     @property
     def num_values(self) -> int:
@@ -52,39 +55,46 @@ class QuantizedTensor:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """The header of a file.
+    """The header of a file, or of all parts of one.
 
     Attributes:
+        paths: of the parts, the first of which has the metadata.
         metadata: key -> number, text, or list of these.
         tensors: name -> tensor.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     metadata: dict[str, Any]
     tensors: dict[str, QuantizedTensor]
 
+    @property
+    def path(self) -> Path:
+        """What errors call it."""
+        return self.paths[0]
+
     @classmethod
     def open(cls, path: Path) -> GGUFFile:
-        """Read the header.
+        """Read the header, and those of the other parts if the file is one of several.
 
         Raises:
-            ValueError: if the file is none of the format, is cut, contradicts itself, or has tensors of a type that cannot be dequantized.
+            ValueError: if a file is none of the format, is cut, contradicts itself, or has tensors of a type that cannot be dequantized; if a
+                part is missing.
         """
-        if not path.is_file():
-            raise ValueError(f"{path} is no file; expected one .gguf file")
-        with open(path, "rb") as stream:
-            start = stream.read(len(MAGIC) + 4)
-            if start[: len(MAGIC)] != MAGIC:
-                raise ValueError(f"{path} is no GGUF file: it begins with {start[:4]!r} instead of {MAGIC!r}")
-            version = int.from_bytes(start[len(MAGIC) :], "little")
-            if version not in VERSIONS:
-                raise ValueError(f"{path} is GGUF of version {version}; expected {' or '.join(map(str, VERSIONS))}, little-endian")
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                try:
-                    metadata, tensors = _read_header(_Cursor(data, len(start)))
-                except (ValueError, struct.error, UnicodeDecodeError) as error:
-                    raise ValueError(f"{path} is corrupt or truncated ({error}); copy or download it again") from error
-        return cls(path, metadata, _refuse_unreadable(tensors, path))
+        metadata, tensors = _read(path)
+        if metadata.get("split.count", 1) == 1:
+            return cls((path,), metadata, _refuse_unreadable(tensors, path))
+        paths = _parts(path, metadata["split.count"])
+        found = [_read(part) for part in paths]
+        for number, (part, (its, _)) in enumerate(zip(paths, found)):
+            if (its.get("split.no"), its.get("split.count")) != (number, len(paths)):
+                raise ValueError(
+                    f"{part} says that it is part {its.get('split.no')} (from 0) of {its.get('split.count')}; expected {number} of {len(paths)}"
+                )
+        tensors = [tensor for _, its in found for tensor in its]
+        metadata = found[0][0]
+        if (listed := metadata.get("split.tensors.count", len(tensors))) != len(tensors):
+            raise ValueError(f"{paths[0]} and its other parts have {len(tensors)} tensors; expected {listed}; copy or download them again")
+        return cls(tuple(paths), metadata, _refuse_unreadable(tensors, paths[0]))
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
         """The values of a tensor in order, or of its rows from one to before another, as float32 blocks of (rows, columns), or one block of (columns,).
@@ -99,7 +109,7 @@ class GGUFFile:
         num_rows = math.prod(tensor.shape[:-1])
         row_bytes = tensor.nbytes // num_rows
         step = max(1, _BLOCK_BYTES // (4 * tensor.shape[-1]))
-        with open(self.path, "rb") as stream:
+        with open(tensor.path, "rb") as stream:
             end = num_rows if stop is None else stop
             for first in range(start, end, step):
                 count = min(step, end - first)
@@ -111,6 +121,40 @@ class GGUFFile:
                 yield values.astype(np.float32, copy=False).reshape(*((count,) if len(tensor.shape) > 1 else ()), tensor.shape[-1])
 
 
+def _read(path: Path) -> tuple[dict[str, Any], list[QuantizedTensor]]:
+    """Metadata and tensors of one file."""
+    if not path.is_file():
+        raise ValueError(f"{path} is no file; expected one .gguf file")
+    with open(path, "rb") as stream:
+        start = stream.read(len(MAGIC) + 4)
+        if start[: len(MAGIC)] != MAGIC:
+            raise ValueError(f"{path} is no GGUF file: it begins with {start[:4]!r} instead of {MAGIC!r}")
+        version = int.from_bytes(start[len(MAGIC) :], "little")
+        if version not in VERSIONS:
+            raise ValueError(f"{path} is GGUF of version {version}; expected {' or '.join(map(str, VERSIONS))}, little-endian")
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _read_header(_Cursor(data, len(start)), path)
+            except (ValueError, struct.error, UnicodeDecodeError) as error:
+                raise ValueError(f"{path} is corrupt or truncated ({error}); copy or download it again") from error
+
+
+def _parts(path: Path, count: Any) -> list[Path]:
+    """The files of all parts, by the name of one of them.
+
+    Raises:
+        ValueError: naming a part that is missing.
+    """
+    named = _PART_NAME.fullmatch(path.name)
+    if not isinstance(count, int) or named is None or int(named[2]) != count:
+        raise ValueError(f"{path} is one of {count} parts; expected them beside each other, named NAME-00001-of-{count:05}.gguf and so on")
+    paths = [path.with_name(f"{named[1]}-{number:05}-of-{named[2]}.gguf") for number in range(1, count + 1)]
+    if missing := [part.name for part in paths if not part.is_file()]:
+        raise ValueError(f"{path} is one of {count} parts, and {', '.join(missing[:5])} is not beside it; copy or download all parts")
+    return paths
+
+
+_PART_NAME = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 _PLAIN = {"F32": np.float32, "F16": np.float16, "F64": np.float64}
 
 
@@ -157,7 +201,7 @@ class _Cursor:
         return [self.text() for _ in range(length)]
 
 
-def _read_header(cursor: _Cursor) -> tuple[dict[str, Any], list[QuantizedTensor]]:
+def _read_header(cursor: _Cursor, path: Path) -> tuple[dict[str, Any], list[QuantizedTensor]]:
     num_tensors, num_keys = cursor.number("<Q"), cursor.number("<Q")
     cursor.require(num_keys * _MIN_STRING_BYTES + num_tensors * _MIN_STRING_BYTES)
     metadata: dict[str, Any] = {}
@@ -166,7 +210,7 @@ def _read_header(cursor: _Cursor) -> tuple[dict[str, Any], list[QuantizedTensor]
         if key in metadata:
             raise ValueError(f"it has {key} twice")
         metadata[key] = cursor.value(cursor.number("<I"))
-    described = [_read_description(cursor) for _ in range(num_tensors)]
+    described = [_read_description(cursor, path) for _ in range(num_tensors)]
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"it is aligned to {alignment!r}; expected a power of two")
@@ -174,7 +218,7 @@ def _read_header(cursor: _Cursor) -> tuple[dict[str, Any], list[QuantizedTensor]
     return metadata, [_place(tensor, begin, len(cursor.data)) for tensor in described]
 
 
-def _read_description(cursor: _Cursor) -> QuantizedTensor:
+def _read_description(cursor: _Cursor, path: Path) -> QuantizedTensor:
     from gguf import GGMLQuantizationType
 
     name, num_dimensions = cursor.text(), cursor.number("<I")
@@ -185,7 +229,7 @@ def _read_description(cursor: _Cursor) -> QuantizedTensor:
     kinds = {int(kind): kind.name for kind in GGMLQuantizationType}
     if number not in kinds:
         raise ValueError(f"{name} has the unknown type {number}")
-    return QuantizedTensor(name, shape, kinds[number], offset, 0)
+    return QuantizedTensor(name, shape, kinds[number], offset, 0, path)
 
 
 def _place(tensor: QuantizedTensor, begin: int, file_bytes: int) -> QuantizedTensor:
@@ -198,7 +242,7 @@ def _place(tensor: QuantizedTensor, begin: int, file_bytes: int) -> QuantizedTen
     nbytes = tensor.num_values // block_values * block_bytes
     if begin + tensor.offset + nbytes > file_bytes:
         raise ValueError(f"{tensor.name} ends {begin + tensor.offset + nbytes - file_bytes} bytes behind the end of the file")
-    return QuantizedTensor(tensor.name, tensor.shape, tensor.kind, begin + tensor.offset, nbytes)
+    return replace(tensor, offset=begin + tensor.offset, nbytes=nbytes)
 
 
 def _refuse_unreadable(tensors: list[QuantizedTensor], path: Path) -> dict[str, QuantizedTensor]:

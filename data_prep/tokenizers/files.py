@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,9 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "chat_template.jinja",
 )
+# Files of other libraries' tokenizers, and whose they are; each line of tiktoken's is a token in base64 and its rank.
+_FOREIGN_FILES = {"tekken.json": "mistral-common (Tekken)", "qwen.tiktoken": "tiktoken", "tiktoken.model": "tiktoken"}
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 CHAT_TEMPLATES = "additional_chat_templates"
 CONFIG_NAME = "tokenizer_config.json"
 _CLASS_OF_5, _CLASS_OF_BOTH = "TokenizersBackend", "PreTrainedTokenizerFast"
@@ -57,6 +61,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"the tokenizer folder {directory} does not exist")
+    refuse_foreign_tokenizer(directory)
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES[:2])} or vocab.json with merges.txt")
     if not (directory / "tokenizer.json").is_file() and any((directory / name).is_file() for name in TOKENIZER_FILES[1:3]):
@@ -72,6 +77,27 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
         tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
+
+
+def refuse_foreign_tokenizer(directory: Path) -> None:
+    """Refuse a folder whose only tokenizer is one of a library that is not read here.
+
+    Raises:
+        ValueError: saying whose it is.
+    """
+    there = {name for name in (*TOKENIZER_FILES, *_FOREIGN_FILES) if (directory / name).is_file()}
+    owners = {name: owner for name, owner in _FOREIGN_FILES.items() if name in there}
+    owners |= {name: "tiktoken" for name in there & {*TOKENIZER_FILES[1:3]} if _TIKTOKEN_LINE.match(_first_bytes(directory / name))}
+    if owners and not there & {*TOKENIZER_FILES[:3], "vocab.json", "vocab.txt"} - owners.keys():
+        name, owner = next(iter(owners.items()))
+        raise ValueError(
+            f"{directory / name} is a tokenizer of {owner}, which is not read; put the model's tokenizer.json beside it, as its Hugging Face form has it"
+        )
+
+
+def _first_bytes(path: Path) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read(1 << 10)
 
 
 def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:

@@ -36,12 +36,13 @@ def write_gguf(
     kind: str = "F32",
     tokenizer: dict[str, Any] | None = None,
     metadata: dict[str, Any] | None = None,
+    tensors_of_a_part: int = 0,
 ) -> None:
-    """Write a model; `metadata` and `tokenizer` are keys behind the architecture's name and `tokenizer.ggml`."""
+    """Write a model, of several parts where one may not have all tensors; `metadata` and `tokenizer` are keys behind the architecture's name and `tokenizer.ggml`."""
     config = model.config
     words = in_words_of_both(config.to_dict(), source="the model")
     architecture = ARCHITECTURES.get(config.model_type, config.model_type)
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=tensors_of_a_part)
     sizes = {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,

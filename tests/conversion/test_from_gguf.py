@@ -75,6 +75,19 @@ def test_every_family_comes_back_bit_for_bit_and_computes_the_same(family: str, 
         assert torch.equal(loaded(ids).logits, again(ids).logits)
 
 
+def test_all_parts_of_a_file_are_read(tmp_path: Path) -> None:
+    model = tiny_model("llama2")
+    write_gguf(tmp_path / "whole.gguf", model, tokenizer=tiny_tokenizer())
+    write_gguf(tmp_path / "parts.gguf", model, tokenizer=tiny_tokenizer(), tensors_of_a_part=8)
+    first, *others = sorted(tmp_path.glob("parts-*.gguf"))
+    expected, found = convert(tmp_path / "whole.gguf", tmp_path / "a"), convert(others[0], tmp_path / "b")
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    assert found.config == expected.config and set(read_manifest(tmp_path / "b").inputs) == {part.name for part in (first, *others)}
+    others[0].unlink()
+    with pytest.raises(ValueError, match=f"^{first} is one of {len(others) + 1} parts, and {others[0].name} is not beside it; copy"):
+        convert(first, tmp_path / "c")
+
+
 def test_parts_of_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for family, key, sentence in (
         ("qwen3_moe", "expert_count", r"blk\.0\.ffn_.*_exps\.weight have the shape \(6, .*expected those of 5 experts"),
@@ -209,7 +222,7 @@ def test_another_tokenizer_may_be_given(inputs: Inputs, tmp_path: Path) -> None:
         main(["--input", str(tmp_path / "model.gguf"), "--output", str(tmp_path / "hf")])
     convert(tmp_path / "model.gguf", tmp_path / "hf", "--tokenizer", str(inputs.tokenizer))
     write_gguf(tmp_path / "small.gguf", tiny_model("llama2"))
-    with pytest.raises(ValueError, match=r"the tokenizer has 601 tokens, but .* has rows for 283"):
+    with pytest.raises(ValueError, match=r"the tokenizer needs 601 rows, but .* has 283"):
         main(["--input", str(tmp_path / "small.gguf"), "--output", str(tmp_path / "no"), "--tokenizer", str(inputs.tokenizer)])
 
 

@@ -184,7 +184,7 @@ def nothing_new(tmp_path: Path, *expected: str) -> None:
 def test_tokenizer_with_more_tokens_than_rows(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt(vocab_size=279)
     message = (
-        f"the tokenizer in {hf_dir} has 280 tokens, but the model has 279 rows: they do not belong together;"
+        f"the tokenizer in {hf_dir} needs 280 rows, but the model has 279: they do not belong together;"
         " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
     )
     with pytest.raises(ValueError, match=expect(message)):

@@ -253,6 +253,14 @@ def test_rotary_positions_that_two_versions_would_read_differently(said: dict[st
     assert f"{path.parent} {sentence}" in describe(path.parent).problems
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_two_types_of_rotary_positions_are_refused(key: str) -> None:
+    rope = {"type": "linear", "rope_type": "dynamic", "factor": 2.0}
+    for family, told in (("llama", rope), ("gemma3_text", {"full_attention": rope, "sliding_attention": {"rope_type": "default"}})):
+        with pytest.raises(ValueError, match=rf"whose {key} says type 'linear' and rope_type 'dynamic', by one of which each version"):
+            FAMILIES[family].megatron_config({**PUBLISHED["llama-2-7b"], key: told}, tied=False, source="x")
+
+
 def test_swish_is_another_word_for_silu() -> None:
     config = {**PUBLISHED["llama-2-7b"], "hidden_act": "swish"}
     assert FAMILIES["llama"].megatron_config(config, tied=False, source="x")["activation_func"] == "silu"

@@ -85,6 +85,13 @@ def test_a_callers_truncation_and_padding_are_not_done(tokenizer_dir: Path, tmp_
     assert found.pad_token == plain.pad_token and read_description(left.parent, found)["padding"] is None
 
 
+@pytest.mark.parametrize(("name", "owner"), [("tokenizer.model", "tiktoken"), ("tekken.json", r"mistral-common \(Tekken\)")])
+def test_tokenizers_of_other_libraries_are_named(name: str, owner: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("IQ== 0\nIg== 1\n")
+    with pytest.raises(ValueError, match=f"{name} is a tokenizer of {owner}, which is not read; put the model's tokenizer.json beside it"):
+        load_tokenizer(tmp_path)
+
+
 def test_refusals(tokenizer_dir: Path, tmp_path: Path) -> None:
     empty, broken = tmp_path / "empty", tmp_path / "broken"
     empty.mkdir()
