@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +46,7 @@ def export(
     chat_template: Path | None = None,
     keep_factors: bool = False,
 ) -> Manifest:
-    """Write the Hugging Face checkpoint of a NeMo checkpoint.
+    """Write the Hugging Face checkpoint of a NeMo checkpoint, of a run that of its newest.
 
     Args:
         dtype: one of DTYPES for all weights; by default each keeps its own.
@@ -73,7 +74,7 @@ def export(
     from data_prep.tokenizers.frame import FRONT, set_front
 
     return_freed_memory()
-    nemo = NeMoCheckpoint.open(input_dir)
+    nemo = NeMoCheckpoint.open(newest_of_run(input_dir))
     manifest = read_manifest(nemo.directory)
     if manifest is not None:
         check_files(nemo.directory, manifest, contents=False)
@@ -137,6 +138,16 @@ def export(
             inputs={"nemo": source_digest.result()},
             known_digests=digests,
         )
+
+
+def newest_of_run(path: Path) -> Path:
+    """The newest checkpoint in the directory of a run, said on stderr; any other path as it is."""
+    from conversion.inspection.places import NEMO, locate
+
+    if not (path / "checkpoints").is_dir() or (place := locate(path)).format != NEMO:
+        return path
+    print(f"{path} is a run; its newest checkpoint is {place.directory}", file=sys.stderr)
+    return place.directory
 
 
 def _with_factors(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor], table: str) -> list[LazyTensor]:
@@ -212,7 +223,9 @@ def _digest(nemo: NeMoCheckpoint, manifest: Manifest | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
-    parser.add_argument("--input", type=Path, required=True, help="NeMo checkpoint folder: weights/ and context/")
+    parser.add_argument(
+        "--input", type=Path, required=True, help="NeMo checkpoint folder: weights/ and context/; or a run, of which the newest"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
     parser.add_argument("--max-shard-bytes", type=int, help="largest file of weights, in bytes (default: 5 GB)")

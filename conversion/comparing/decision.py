@@ -75,8 +75,9 @@ class Standing:
 
     @property
     def surely_worse(self) -> list[str]:
-        """Methods that the best is ahead of, more than chance explains."""
-        return [name for name, found in self.behind.items() if found.can_decide and found.value > 0 and self.p_values[name] < LEVEL]
+        """Methods that the best is ahead of, more than chance explains, and not surely by less than a tie."""
+        ahead = (name for name, found in self.behind.items() if found.can_decide and found.value > 0 and self.p_values[name] < LEVEL)
+        return [name for name in ahead if name not in self.tied]
 
     @property
     def far_behind(self) -> list[str]:
@@ -116,8 +117,14 @@ class Standing:
             nearest = next(iter(self.behind))
             return f"{head}. Sure: all {len(worse)} others need more, the nearest ({nearest}) {_difference(self.behind[nearest])}."
         sure = f"Sure of {len(worse)} of {len(self.behind)} others, which need more." if worse else "Not sure: no other is surely worse."
-        apart = ", ".join(f"{name} ({_difference(self.behind[name])})" for name in others)
-        sentence = f"{head}. {sure} Not told apart from it: {apart}."
+        tied = [name for name in others if name in self.tied]
+        sentence = f"{head}. {sure}"
+        for words, names in (
+            (f"As good, within a tie of {self.tie:g} bits per byte", tied),
+            ("Not told apart from it", [name for name in others if name not in tied]),
+        ):
+            if names:
+                sentence += f" {words}: {', '.join(f'{name} ({_difference(self.behind[name])})' for name in names)}."
         if simpler := [name for name in others if set(needs[name]) < set(needs[self.best])]:
             without = ", ".join(option for option in needs[self.best] if option not in needs[simpler[0]])
             sentence += f" Of these {simpler[0]} needs no {without}."
@@ -126,10 +133,12 @@ class Standing:
 
 def _difference(found: Difference) -> str:
     if not math.isfinite(found.high - found.low):
-        return f"{found.value:+.3f}"
+        return figure_of(found.value, sign="+")
     return f"{figure_of(found.value, sign='+')} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
 
 
 def figure_of(value: float, *, sign: str = "") -> str:
-    """Bits per byte as they are printed."""
+    """Bits per byte as they are printed: to a thousandth, smaller ones to their first digit, so that no difference looks like none."""
+    if 1e-6 <= abs(value) < 5e-4:
+        return f"{value:{sign}.{-math.floor(math.log10(abs(value)))}f}"
     return f"{value:{sign}.3f}" if abs(value) < 100 else f"{value:{sign},.0f}"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import regex
 
+from data_prep.reading.languages import short_code
+
 # Letters beyond ASCII of a language's own spelling.
 LETTERS = {
     "bs": "čćđšž",
@@ -60,7 +62,7 @@ class ProblemRuns:
     counted: str = "run"
 
     def __post_init__(self) -> None:
-        if self.language not in LETTERS:
+        if short_code(self.language) not in LETTERS:
             raise ValueError(
                 f"--problem-runs knows no language {self.language!r}, only {', '.join(LETTERS)};"
                 " take en and name the language's letters with --allow-characters"
@@ -79,7 +81,7 @@ class ProblemRunRemover:
     """Takes problematic runs out of text; quotation marks of pairs that are not whole within a run stay."""
 
     def __init__(self, rules: ProblemRuns) -> None:
-        letters = LETTERS[rules.language] + rules.allowed
+        letters = LETTERS[short_code(rules.language)] + rules.allowed
         allowed = regex.escape("".join(sorted({*letters, *letters.upper(), *("" if rules.typography else TYPOGRAPHY)})), special_only=False)
         problem = f"[^\\x00-\\x7F\\s{allowed}]"
         if not rules.other_alphabets:

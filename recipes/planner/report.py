@@ -103,7 +103,7 @@ def time_section(run: RunEstimate) -> Section:
         "tokens per second and device": round(choice.tokens_per_second),
         "model FLOP utilisation": f"{choice.mfu:.1%}",
         "hours": round(run.hours, 2),
-        "GPU hours": round(run.gpu_hours, 1),
+        "GPU hours": float(f"{run.gpu_hours:.3g}") if run.gpu_hours < 100 else round(run.gpu_hours, 1),
         f"energy at {run.gpu.watts:.0f} W (kWh)": round(run.kwh, 1),
         "carbon dioxide (kg)": round(run.carbon_kg, 1),
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
+import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,6 +58,7 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
 def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:
     """Choices of groups, values of keys, and the size if one is asked for."""
     choices, values, size = [], [], None
+    given: dict[str, str] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         group = key.removeprefix("+")
@@ -63,6 +66,8 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
             raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
         if group.split(".")[0] == "hydra":
             raise ValueError(f"the override {override!r} would set Hydra itself and nothing of the training; leave it out")
+        if (other := given.setdefault(group.removeprefix("+"), override)) is not override:
+            _tell_once(f"note: {group} is given twice, as {other} and as {override}; the last of them counts")
         if not (CONF_DIR / group).is_dir():
             values.append(
                 f"++{override.removeprefix('+')}"
@@ -75,6 +80,12 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
         else:
             choices.append(override)
     return choices, values, size
+
+
+def _tell_once(sentence: str) -> None:
+    """On stderr, by one process of a run."""
+    if os.environ.get("RANK", "0") == "0":
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def _read_size(name: str) -> Size:

@@ -41,6 +41,7 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             known = "not given" if schedule.epochs is None else f"{schedule.epochs:g}"
             problems.append(
                 f"freeze[{number}].until_epoch is {rule.until_epoch:g}; expected more than 0 and less than schedule.epochs ({known})"
+                + (f"; or say freeze.{number}.until_step=STEPS freeze.{number}.until_epoch=null" if schedule.epochs is None else "")
             )
     return (
         problems + _share_problems(recipe) + _named_share_problems(recipe) + _sampling_problems(recipe) + _answer_problems(recipe, inputs)

@@ -144,7 +144,8 @@ def _hours(submission: Submission, steps: int, first_step: int, estimate: RunEst
         needed = math.ceil(seconds / usable) if usable > 0 else chain.links
         if needed > chain.links:
             rows.append(("", f"that is more than the chain has: --links {needed} would be enough where nothing fails"))
-        hours, text = seconds / 3600 * devices, f"{seconds / 3600 * devices:,.0f}"
+        hours = seconds / 3600 * devices
+        text = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
     else:
         hours = chain.links * job.time_limit_seconds / 3600 * devices
         text = f"at most {hours:,.0f}"

@@ -341,3 +341,11 @@ def test_an_export_begins_texts_as_its_training_data_did(make_opt: OPTMaker, tok
     found = inspect_checkpoint(there_and_back(hf, tmp_path), name="m").tokenizer
     assert found("Good morning").input_ids == tokenizer("Good morning", add_special_tokens=False).input_ids
     assert choose_start_token(found).token == "</s>"
+
+
+def test_a_run_means_its_newest_checkpoint(make_opt: OPTMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hf_to_nemo.convert(make_opt(seed=1), tmp_path / "run/checkpoints/step_0000010")
+    hf_to_nemo.convert(make_opt("second", seed=2), tmp_path / "run/checkpoints/step_0000020")
+    nemo_to_hf.export(tmp_path / "run", tmp_path / "back")
+    assert (tmp_path / "back/model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
+    assert f"its newest checkpoint is {tmp_path / 'run/checkpoints/step_0000020'}" in capsys.readouterr().err

@@ -191,7 +191,8 @@ def test_difference_is_over_bytes_and_seeds_count_by_their_mean_per_document() -
     theirs = measured("random", [30.0, 60.0, 90.0], sizes)
     found = difference_between([measured("mean", [20.0, 40.0, 90.0], sizes)], [theirs], "sl")
     assert (found.value, found.units) == (pytest.approx(-0.5), 3)
-    half = scipy.stats.t.ppf(0.975, 2) * np.sqrt(3 / 2 * (5**2 + 10**2 + 15**2)) / 60  # of -10 + 0.5 * 10, -20 + 0.5 * 20, 0 + 0.5 * 30
+    # By the jackknife, of -10 + 0.5 * 10, -20 + 0.5 * 20 and 0 + 0.5 * 30 over what is left; 60^2 / (10^2 + 20^2 + 30^2) documents of one length.
+    half = scipy.stats.t.ppf(0.975, 3600 / 1400 - 1) * np.sqrt(2 / 3 * ((5 / 50) ** 2 + (10 / 40) ** 2 + (15 / 30) ** 2))
     assert (found.low, found.high) == (pytest.approx(-0.5 - half), pytest.approx(-0.5 + half))
     pair = [measured("mean", bits, sizes) for bits in ([10.0, 30.0, 60.0], [30.0, 50.0, 60.0])]
     assert difference_between(pair, [theirs], "sl").value == pytest.approx(-1.0)
@@ -332,6 +333,16 @@ def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
     assert wrong <= 5
 
 
+def test_a_difference_within_a_tie_is_called_one_however_sure_it_is() -> None:
+    """Every document needs a little more, 0.00016 bits per byte: surely more, and of no account."""
+    sizes, bits = [1000] * 40, np.random.default_rng(0).normal(3400, 10, 40)
+    pair = [measured("align", bits, sizes), measured("mean", bits + np.linspace(0.15, 0.17, 40), sizes)]
+    standing = standing_of(pair, "sl", 0, looks=1, tie=0.02)
+    assert (standing.surely_worse, standing.tied) == ([], ["mean"])
+    sentence = standing.recommendation("sl", {"align": [], "mean": []})
+    assert sentence.endswith("no other is surely worse. As good, within a tie of 0.02 bits per byte: mean (+0.0002 [+0.0002, +0.0002]).")
+
+
 def test_recommendation_says_how_sure_it_is() -> None:
     sizes = [100] * 40
     noise = np.random.default_rng(0).normal(0, 1, (4, 40))
@@ -347,7 +358,8 @@ def test_recommendation_says_how_sure_it_is() -> None:
 
     tied = sentence("source", "align", "mean", "random")
     assert re.match(
-        r"Take align \(3\.\d+ bits per byte of sl\)\. Sure of 1 of 2 others, which need more\. Not told apart from it: mean \(\+0\.0", tied
+        r"Take align \(3\.\d+ bits per byte of sl\)\. Sure of 1 of 2 others, which need more\. As good, within a tie of 0\.02 bits per byte: mean \(\+0\.0",
+        tied,
     )
     assert "Of these mean needs no --text FILE." in tied and "before any training" in tied
     assert re.match(r"Take mean .* Sure: all 1 others need more, the nearest \(random\) \+4\.\d+ \[", sentence("source", "mean", "random"))

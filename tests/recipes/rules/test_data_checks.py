@@ -62,7 +62,8 @@ def _checked(*overrides: str, inputs: RunInputs | None = None) -> Recipe:
         ),
         (
             ["freeze=[{frozen: [body], until_epoch: 1}]"],
-            "freeze[0].until_epoch is 1; expected more than 0 and less than schedule.epochs (not given)",
+            "freeze[0].until_epoch is 1; expected more than 0 and less than schedule.epochs (not given);"
+            " or say freeze.0.until_step=STEPS freeze.0.until_epoch=null",
         ),
         # 390 and 156 windows are 68 batches of 8.
         (
@@ -274,3 +275,16 @@ def test_documents_that_begin_otherwise_than_evaluation_would(
         checked(inputs, *overrides)
     else:
         assert expected in problem(inputs, *overrides)
+
+
+def test_a_stage_that_ends_after_a_pass_can_be_said_in_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the sentence of a run that is counted in steps advises; a key that is given twice is told."""
+    run = (*OVERRIDES, "+procedure=2_stage", "data.weights=[0.5,0.5]")
+    found = problem(_inputs(), *run)
+    assert found.endswith("; or say freeze.1.until_step=STEPS freeze.1.until_epoch=null")
+    checked(_inputs(), *run, "freeze.1.until_step=5", "freeze.1.until_epoch=null")
+    assert compose_recipe("demo_adapt", (*OVERRIDES, "schedule.max_steps=20")).schedule.max_steps == 20
+    told = capsys.readouterr().err
+    assert (
+        told == "note: schedule.max_steps is given twice, as schedule.max_steps=10 and as schedule.max_steps=20; the last of them counts\n"
+    )
