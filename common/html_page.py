@@ -26,6 +26,10 @@ figure {{ margin: 1.4rem 0 0; }}
 img {{ width: 100%; height: auto; display: block; }}
 figcaption, .notes {{ color: var(--muted); font-size: .9rem; margin-top: .5rem; }}
 .scroll {{ overflow-x: auto; }}
+.scroll th:first-child:not([colspan]) {{ position: sticky; left: 0; background: var(--ground); }}
+@page {{ size: A4 landscape; margin: 1cm; }}
+@media print {{ body {{ max-width: none; }} .scroll {{ overflow: visible; }}
+  .scroll table {{ width: 100%; font-size: .6rem; }} .scroll th, .scroll td {{ padding-left: .3rem !important; white-space: normal; overflow-wrap: anywhere; }} }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }}
 th, td {{ padding: .35rem 0 .35rem 2rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }}
 thead th {{ font-weight: 600; }}
@@ -60,8 +64,8 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     def cells(row: Sequence[str], tag: str) -> str:
         first, *others = map(html.escape, row)
-        scope = "col" if tag == "th" else "row"
-        return f'<th scope="{scope}">{first}</th>' + "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
+        scope, opened = ("col", '<th scope="col">') if tag == "th" else ("row", "<td>")
+        return f'<th scope="{scope}">{first}</th>' + "".join(f"{opened}{cell}</{tag}>" for cell in others)
 
     body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f"<table>\n<thead><tr>{cells(header, 'th')}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"

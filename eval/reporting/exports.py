@@ -12,7 +12,7 @@ from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.gams_tables import gams_tables, tex
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.languages import language_rows
-from eval.reporting.page import tests_rows
+from eval.reporting.page import named_counts, tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.sava_tables import benchmark_table, generation_table
 from eval.reporting.scores import Line, Score, Test, marked, validity_rows
@@ -58,8 +58,12 @@ def scores_rows(report: Report, all_lines: Sequence[Line]) -> tuple[list[str], l
             evaluated = next(model for model, score in zip(report.models, scores) if score is not None)
             no_skill = line.no_skill(evaluated)
             plain = "–" if no_skill is None else f"{no_skill[1]:.1f} ({no_skill[0]})"
-            counts = " / ".join(dict.fromkeys(score.count_text() for score in known))
-            rows.append([line.label, counts, plain, *("–" if score is None else score.text() for score in scores)])
+            counts: dict[str, list[str]] = {}
+            for model, score in zip(report.models, scores):
+                if score is not None:
+                    counts.setdefault(score.count_text(), []).append(model.name)
+            label = line.label + ("" if known[0].higher_is_better else " ↓")
+            rows.append([label, named_counts(counts), plain, *("–" if score is None else score.text() for score in scores)])
     return ["score", "n", "no skill", *(model.name for model in report.models)], rows
 
 
@@ -69,7 +73,7 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     header, rows = glance_rows(report, all_lines, tests)
     if len(rows) > 1:
         parts += ["## At a glance", "Means over the tasks of a suite.", markdown_table(header, rows, text_columns=2)]
-    parts += ["## Scores", "95 % intervals in brackets.", markdown_table(*scores_rows(report, all_lines))]
+    parts += ["## Scores", "95 % intervals in brackets. ↓: lower is better.", markdown_table(*scores_rows(report, all_lines))]
     for heading, (header, rows) in (
         (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
         ("By language", language_rows(report, all_lines)),

@@ -10,7 +10,6 @@ from common.plain_files import read_yaml
 from conversion.measuring.intervals import Estimate, quantile_bootstrap, t_interval
 from eval.protocols.scoring import OF_VALID, valid_answers
 from eval.reporting.runs import Evaluated, Report
-from eval.running.results import read_lines
 from eval.scoring.statistics import f1_bootstrap
 
 COPIED_ROWS = Path(__file__).with_name("copied_rows.yaml")
@@ -129,7 +128,7 @@ def _cell(model: Evaluated, task: str, metric: str) -> str:
 def _estimate(model: Evaluated, task: str, metric: str) -> Estimate | None:
     """The score with the interval that the paper prints of it; None of fewer than two items."""
     if metric in _CLASS_F1:
-        samples = read_lines(model.path.parent / "samples" / f"{task}.jsonl")
+        samples = model.samples(task)
         answers = valid_answers([sample[metric] for sample in samples])
         if len(answers) < 2:
             return None

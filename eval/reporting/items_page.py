@@ -9,7 +9,6 @@ from typing import Any
 from common.html_page import html_page
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
-from eval.running.results import read_lines
 
 _STYLE = """
 article { border-top: 1px solid var(--rule); padding: .7rem 0; }
@@ -40,7 +39,7 @@ def items_page(report: Report, all_lines: Sequence[Line], *, title: str, items: 
 
 
 def _section(line: Line, model: Evaluated, baseline: Evaluated, items: int) -> list[str]:
-    ours, theirs = (read_lines(m.path.parent / "samples" / f"{line.source}.jsonl") for m in (model, baseline))
+    ours, theirs = (m.samples(line.source) for m in (model, baseline))
     metric = line.metric if isinstance(ours[0].get(line.metric), int | float) else "chrf_sentence"
     if not isinstance(ours[0].get(metric), int | float):
         return []

@@ -58,7 +58,7 @@ def report_page(
         *_glance(report, all_lines, tests),
         f'<h2>Scores</h2>\n<div class="key">{key}</div>',
         *_scores_tables(report, all_lines, tests),
-        '<p class="notes">95 % intervals in brackets. Bold: the best figure of a line.'
+        '<p class="notes">95 % intervals in brackets. Bold: the best figure of a line. ↓: lower is better.'
         + (
             " ▲ better and ▼ worse than the baseline, sure over all lines and models of the page (paired tests, Holm); what was not tested has no mark."
             if len(models) > 1
@@ -153,13 +153,16 @@ def _scores_table(report: Report, lines: Sequence[Line], marks: Mapping[tuple[st
             body.append(f'<tr class="group"><th scope="rowgroup" colspan="{len(models) + 2}">{title}{name}</th></tr>')
         body.append(_scores_row(report, line, [line.score(model) for model in models], marks))
     return _scroll(
-        f'<table class="scores">\n<thead><tr><th scope="col">score</th>{head}<td></td></tr></thead>\n<tbody>\n{"".join(body)}</tbody></table>'
+        f'<table class="scores">\n<caption class="notes">Scores with 95 % intervals</caption>\n<thead><tr><th scope="col">score</th>{head}<td></td></tr></thead>\n<tbody>\n{"".join(body)}</tbody></table>'
     )
 
 
 def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], marks: Mapping[tuple[str, str, Path], Test]) -> str:
     known = [score for score in scores if score is not None]
-    counts = list(dict.fromkeys(score.count_text() for score in known))  # valid answers are as many as a model gave
+    counts: dict[str, list[str]] = {}  # valid answers are as many as a model gave
+    for model, score in zip(report.models, scores):
+        if score is not None:
+            counts.setdefault(score.count_text(), []).append(model.name)
     best = (max if known[0].higher_is_better else min)(score.value for score in known)
     cells = []
     for model, score in zip(report.models, scores):
@@ -174,9 +177,14 @@ def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], mark
     no_skill = line.no_skill(evaluated)
     points = [(n % NUM_COLOURS, Point(0, s.value, s.low, s.high)) for n, s in enumerate(scores) if s is not None]
     strip = interval_strip(points, no_skill=None if no_skill is None else no_skill[1])
-    name = line.label.removeprefix(f"{line.source}, ")
-    told = f"n = {' / '.join(counts)}" + ("" if no_skill is None else f"; {no_skill[0]}: {no_skill[1]:.1f}")
+    name = line.label.removeprefix(f"{line.source}, ") + ("" if known[0].higher_is_better else " ↓")
+    told = f"n = {named_counts(counts)}" + ("" if no_skill is None else f"; {no_skill[0]}: {no_skill[1]:.1f}")
     return f'<tr><th scope="row">{html.escape(name)}<span class="n">{html.escape(told)}</span></th>{"".join(cells)}<td>{strip}</td></tr>\n'
+
+
+def named_counts(counts: Mapping[str, Sequence[str]]) -> str:
+    """One number of items, or several with the models that they are of."""
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} ({', '.join(names)})" for count, names in counts.items())
 
 
 def _mark(test: Test) -> str:

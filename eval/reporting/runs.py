@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from eval.running.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
@@ -17,6 +18,7 @@ from recipes.runs.run_metrics import RunCost
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
+_ROUNDING = 1e-6
 # What a transfer says of itself, by which a training is known to go on from it.
 TRANSFER_FACTS = ("method", "head", "seed", "vocabulary", "matching", "num_rows_by_origin", "learning", "factorised_size")
 
@@ -59,13 +61,62 @@ class Evaluated:
         return tasks
 
     def items(self, task: str) -> dict[str, Any]:
-        """Ids, prompts and scores of a task's items."""
-        (found,) = read_lines(self.path.parent / "items" / f"{task}.jsonl")
-        return dict(found)
+        """Ids, prompts and scores of a task's items.
+
+        Raises:
+            ValueError: if they disagree with the summary.
+        """
+        path, summary = self.path.parent / "items" / f"{task}.jsonl", self.tasks[task]
+        lines = read_lines(path)
+        found = dict(lines[0]) if len(lines) == 1 else {"ids": []}
+        number = len(found["ids"])
+        lengths = {number, *(len(scores) for scores in found.get("scores", {}).values())}
+        if lengths != {summary["num_items"]}:
+            raise ValueError(
+                f"{path} has {' / '.join(map(str, sorted(lengths)))} items, but {self.path} speaks of {summary['num_items']}: it was cut"
+                " or changed; evaluate the model again"
+            )
+        right = found["scores"].get("acc")
+        told = (summary["metrics"].get("acc") or {}).get("value")
+        if right and told is not None and set(right) <= {0, 1} and abs(fmean(right) - told) > _ROUNDING:
+            raise ValueError(
+                f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} says {told:.4f}: one of both was changed;"
+                " evaluate the model again"
+            )
+        return found
+
+    def samples(self, task: str) -> list[dict[str, Any]]:
+        """Questions and answers of a task's items.
+
+        Raises:
+            ValueError: if there are others than the summary speaks of.
+        """
+        path = self.path.parent / "samples" / f"{task}.jsonl"
+        found = read_lines(path)
+        if (number := len({sample["doc_id"] for sample in found})) != self.tasks[task]["num_items"]:
+            raise ValueError(
+                f"{path} has {number} items, but {self.path} speaks of {self.tasks[task]['num_items']}: it was cut; evaluate the model again"
+            )
+        return found
 
     def documents(self, text: str, *, pseudo: bool = False) -> list[dict[str, Any]]:
-        """Negative log-likelihood and bytes of a text's documents, as predicted or as filled in."""
-        return read_lines(self.path.parent / "documents" / f"{PSEUDO if pseudo else ''}{text}.jsonl")
+        """Negative log-likelihood and bytes of a text's documents, as predicted or as filled in.
+
+        Raises:
+            ValueError: if there are others than the summary speaks of.
+        """
+        path, figures = (
+            self.path.parent / "documents" / f"{PSEUDO if pseudo else ''}{text}.jsonl",
+            (self.pseudo_texts if pseudo else self.texts)[text],
+        )
+        found = read_lines(path)
+        sums = len(found), sum(document["text_bytes"] for document in found)
+        if sums != (told := (figures["num_documents"], figures["text_bytes"])):
+            raise ValueError(
+                f"{path} has {sums[0]} documents of {sums[1]} bytes, but {self.path} speaks of {told[0]} of {told[1]}: it was cut or changed;"
+                " evaluate the model again"
+            )
+        return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from conversion.measuring.significance import holm, mcnemar_p_value
 from eval.report import main
 from eval.reporting.charts import padded, tick_label, ticks
-from eval.reporting.exports import latex
+from eval.reporting.exports import latex, scores_rows
 from eval.reporting.items_page import items_page
 from eval.reporting.page import report_page
 from eval.reporting.runs import read_report
@@ -305,7 +305,8 @@ def test_few_items_are_told_and_decide_nothing(tmp_path):
         path = folder / "documents/sl.jsonl"
         path.write_text(path.read_text().splitlines()[0] + "\n")
         result = json.loads((folder / "result.json").read_text())
-        result["texts"]["sl"] |= {"num_documents": 1, "low": 0.0, "high": None}
+        num_bytes = json.loads(path.read_text())["text_bytes"]
+        result["texts"]["sl"] |= {"num_documents": 1, "text_bytes": num_bytes, "low": 0.0, "high": None}
         (folder / "result.json").write_text(json.dumps(result))
     assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
     text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
@@ -332,7 +333,7 @@ def test_questions_of_a_few_passages_are_told(tmp_path):
         path.write_text(json.dumps(items) + "\n")
         result = json.loads((folder / "result.json").read_text())
         result["tasks"]["sl_multirc_gen"]["num_groups"] = 3
-        result["tasks"]["sl_multirc_gen"]["metrics"]["acc"] |= {"n": 33, "units": 3}
+        result["tasks"]["sl_multirc_gen"]["metrics"]["acc"] |= {"value": right, "n": 33, "units": 3}
         (folder / "result.json").write_text(json.dumps(result))
     report = read_report([tmp_path], baseline="a")
     (test,) = (test for test in paired_tests(report, lines(report)) if test.line.source == "sl_multirc_gen")
@@ -492,3 +493,40 @@ def test_a_mark_stands_beside_the_score_that_was_tested_and_nowhere_else(results
     assert list(marked([test])) == [(test.line.source, test.line.metric, test.model.path)]
     corpus = replace(test, line=replace(test.line, metric="chrf"), metric="chrf_sentence")
     assert list(marked([corpus])) == [(test.line.source, "chrf_sentence", test.model.path)]
+
+
+def _drop_last_line(path: Path) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def _answer_one_more(path: Path) -> None:
+    items = json.loads(path.read_text())
+    items["scores"]["acc"][items["scores"]["acc"].index(0)] = 1
+    path.write_text(json.dumps(items) + "\n")
+
+
+@pytest.mark.parametrize(
+    "name, change, sentence",
+    [
+        ("samples/sl_rte_gen.jsonl", _drop_last_line, "has 29 items, but .* speaks of 30: it was cut; evaluate the model again"),
+        ("documents/sl.jsonl", _drop_last_line, r"has 39 documents of \d+ bytes, but .* speaks of 40 of \d+: it was cut or changed"),
+        ("items/sl_rte_gen.jsonl", _answer_one_more, "an accuracy of 0.* says 0.*: one of both was changed"),
+    ],
+)
+def test_results_that_contradict_themselves_are_refused(name, change, sentence, tmp_path):
+    results = make_results(tmp_path / "results", steps=(0, 100), methods=("focus",), tasks=("sl_rte_gen",), items=30)
+    change(results / "focus-100" / name)
+    with pytest.raises(ValueError, match=sentence):
+        main(["--results", str(results), "--output", str(tmp_path / "report")])
+
+
+def test_other_numbers_of_items_are_named_with_their_models(tmp_path):
+    """As of a run that was asked fewer; of valid answers too, of which each model has its own number."""
+    report = read_report([make_results(tmp_path, steps=(0, 100), methods=("focus",), tasks=("sl_rte_gen",), items=30)])
+    answered = report.models[1].content["tasks"]["sl_rte_gen"]
+    answered["num_items"] = 20
+    assert any("sl_rte_gen: 20 (focus-100), 30 (source, focus-0)" in sentence for sentence in warnings(report))
+    _, rows = scores_rows(report, lines(report))
+    counts = {row[0]: row[1] for row in rows}
+    assert re.fullmatch(r"\d+ \(source\), \d+ \(focus-100\)", counts["sl_rte_gen, accuracy, valid only"])
+    assert "Slovene, bits per byte ↓" in counts and counts["sl_rte_gen, accuracy"] == "30"

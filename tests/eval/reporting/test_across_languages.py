@@ -59,10 +59,10 @@ def make(root: Path, name: str, skill: float, *, method: str | None = None, step
                 "num_items": 40, "num_groups": 40, "num_fewshot": 0, "higher_is_better": {metric: True}, "digest": f"{task} {code}",
                 "prompts_digest": f"{task} {code}", "majority": None, "prompt_cut": None, "answer_cut": None, "protocol": {"layer": 8},
             }  # fmt: skip
-            write = {"items": {"ids": [], "groups": [], "prompts": [], "scores": {}}, "samples": {}}
-            for kind, row in write.items():
+            items = {"ids": [*range(40)], "groups": [], "prompts": [], "scores": {}}
+            for kind, lines in (("items", [items]), ("samples", [{"doc_id": number} for number in items["ids"]])):
                 (folder / kind).mkdir(parents=True, exist_ok=True)
-                write_lines(folder / kind / f"{task}_{code}.jsonl", [row])
+                write_lines(folder / kind / f"{task}_{code}.jsonl", lines)
     settings = {"start_token": "auto", "context_length": None, "dtype": "float32", "backend": "hf"}
     result = {
         "format": RESULT_FORMAT, "key": name, "name": name, "facts": {} if method is None else {"method": method, "seed": 1, "step": step},
