@@ -69,8 +69,8 @@ def normal_quantile() -> float:
     return float(norm.ppf(0.5 + LEVEL / 2))
 
 
-def t_quantile(units: int) -> float:
-    """Of both sides' 95 %, for the mean of so many units."""
+def t_quantile(units: float) -> float:
+    """Of both sides' 95 %, for the mean of so many units, perhaps an effective number of them."""
     from scipy.stats import t
 
     return float(t.ppf(0.5 + LEVEL / 2, units - 1))
@@ -185,6 +185,10 @@ def ratio_interval(
 ) -> Estimate:
     """Sum of numerators over sum of denominators, with t's interval over the units that have a denominator.
 
+    The standard error is the jackknife's, in which a unit weighs by what is left without it, and the degrees of freedom are one less than the
+    effective number of units (Kish 1965): of documents of which a few have most of the bytes, nearly only these.  Where the ratio itself goes
+    with the denominator the interval stays too narrow, see `ratio_goes_with_size`.
+
     Args:
         numerators, denominators: (items,); no denominators for a mean.
         bounds: least and highest value of the score.
@@ -199,15 +203,64 @@ def ratio_interval(
     sums = unit_sums(np.column_stack([above, below]), clusters)
     sums = sums[sums[:, 1] > 0]
     value = float(sums[:, 0].sum() / sums[:, 1].sum())
-    spread = math.sqrt(_ratio_variance(sums[:, 0], sums[:, 1]))
-    return Estimate(value, *_around(value, spread, len(sums), bounds), int((below > 0).sum()), len(sums))
+    spread = _jackknife_error(sums[:, 0], sums[:, 1])
+    ends = _around(value, spread, len(sums), bounds, effective=effective_units(sums[:, 1]))
+    return Estimate(value, *ends, int((below > 0).sum()), len(sums))
 
 
-def _around(value: float, spread: float, units: int, bounds: tuple[float, float]) -> tuple[float, float]:
-    """The interval of t around a value of so many units, whose standard error is `spread`, within the bounds of the score."""
+def ratio_p_value(numerators: ArrayLike, denominators: ArrayLike) -> float:
+    """Two-sided p-value that the ratio of the sums of units is 0, of the t test that belongs to `ratio_interval`; 1 where they do not vary.
+
+    Args:
+        numerators, denominators: (units,), the latter above 0.
+    """
+    from scipy.stats import t
+
+    above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    error = _jackknife_error(above, below)
+    if error == 0:
+        return 1.0
+    return 2 * float(t.sf(abs(above.sum() / below.sum()) / error, effective_units(below) - 1))
+
+
+def effective_units(weights: ArrayLike) -> float:
+    """How many units of one weight would say as much as these, (units,), do (Kish 1965)."""
+    found = np.asarray(weights, dtype=float)
+    return float(found.sum() ** 2 / (found**2).sum())
+
+
+def ratio_goes_with_size(numerators: ArrayLike, denominators: ArrayLike) -> bool:
+    """Whether the ratio of a unit surely goes with its size, (units,) each, where sizes are very unlike: then intervals are too narrow.
+
+    By simulation with log-normal sizes (`benchmarks.length_levels`).
+    """
+    from scipy.stats import spearmanr
+
+    above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if len(below) < 10 or effective_units(below) > len(below) / 2:
+        return False
+    return bool(spearmanr(above / below, below).pvalue < 0.01)
+
+
+def _jackknife_error(above: Floats, below: Floats) -> float:
+    """Standard error of a ratio of sums by leaving out each unit in turn; 0 for one unit, or where they do not vary beyond rounding."""
+    units, total = len(above), below.sum()
+    residuals = above - above.sum() / total * below
+    if units < 2 or np.abs(residuals).max() <= _NO_VARIATION * max(np.abs(above).max(), np.finfo(float).tiny):
+        return 0.0
+    without = np.maximum(total - below, np.finfo(float).tiny)
+    return math.sqrt((units - 1) / units * float(((residuals / without) ** 2).sum()))
+
+
+def _around(value: float, spread: float, units: int, bounds: tuple[float, float], *, effective: float | None = None) -> tuple[float, float]:
+    """The interval of t around a value of so many units, whose standard error is `spread`, within the bounds of the score.
+
+    Args:
+        effective: number of units that t's degrees of freedom go by; all by default.
+    """
     least, most = bounds
     if units > 1 and spread > 0:
-        half = t_quantile(units) * spread
+        half = t_quantile(units if effective is None else effective) * spread
         return max(least, value - half), min(most, value + half)
     # The units say nothing of how they vary; a score between bounds varies at most as a share of the way between them.
     if not math.isfinite(most - least):

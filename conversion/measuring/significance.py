@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from conversion.measuring.intervals import LEVEL, normal_quantile, ratio_interval, t_quantile, unit_sums
+from conversion.measuring.intervals import LEVEL, normal_quantile, ratio_interval, ratio_p_value, t_quantile, unit_sums
 
 LEAST_UNITS = 6  # the first n with 2 / 2^n < 0.05
 _EXACT_UNITS = 13  # up to so many, all signs are tried
@@ -94,7 +94,7 @@ def paired_difference(
     """Difference of two runs' scores with its interval and the p-value of no difference.
 
     Right and wrong answers to items that stand alone have McNemar's exact p-value and the interval of Bonett and Price (2012); anything
-    else the exact test of signs over units and t's interval over them.
+    else the exact test of signs over units and t's interval over them; of a ratio the p-value is the larger of that and of t's.
 
     Args:
         first, second: (items,) of the same items in the same order.
@@ -116,6 +116,8 @@ def paired_difference(
     else:
         found = ratio_interval(a - b, denominators, clusters=clusters)
         value, p_value = found.value, sign_flip_p_value(sums)
+        if denominators is not None:  # signs are exchangeable where runs are alike on every unit, not where a ratio of sums is alike
+            p_value = max(p_value, ratio_p_value(sums, unit_sums(denominators, clusters)[:, 0]))
         low, high = max(-most, found.low), min(most, found.high)
         if not math.isfinite(found.high - found.low) and math.isfinite(most):
             low, high = _interval_without_variation(value, len(sums), most)
