@@ -28,11 +28,18 @@ if TYPE_CHECKING:
 STAGE = "conversion.hf_to_nemo"
 
 
-def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Identity] = tokenizer_identity) -> Manifest:
+def convert(
+    input_dir: Path,
+    output_dir: Path,
+    *,
+    identity: Callable[[Path], Identity] = tokenizer_identity,
+    tell: Callable[[str], object] = lambda sentence: None,
+) -> Manifest:
     """Write the NeMo checkpoint of a Hugging Face checkpoint.
 
     Args:
         identity: gives that of the tokenizer in a folder; by default in this process.
+        tell: gets what is worth knowing of the checkpoint, before the output is there.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
@@ -56,7 +63,7 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
     family = family_of(hf.model_type, source=str(hf.directory))
     config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
     quantized = family.reads_quantized(hf.config)
-    hf = hf.whole(quantized=quantized)
+    opened, hf = hf, hf.whole(quantized=quantized)
     checked = {name: finite(tensor, source=str(hf.directory)) for name, tensor in hf.untied_tensors().items()}
     tensors = map_to_megatron(family.table_of(checked), checked, config, source=str(hf.directory))
     facts = {
@@ -74,6 +81,7 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
             Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity), yields=True),
         )
         Background(look_up_software, yields=True)
+        sentences = Background(partial(_sentences, opened, quantized=quantized))
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:
@@ -89,6 +97,8 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
                 hf_dtype=tensors[0].dtype_name,
                 hf_dir=hf.directory,
             )
+        for sentence in sentences.result():  # all that can fail comes before the rename
+            tell(sentence)
         return write_manifest(
             staging,
             stage=STAGE,
@@ -121,25 +131,20 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
     return tokenizer.digest
 
 
-def _notes(input_dir: Path) -> list[str]:
-    """What an export of a checkpoint that was converted has otherwise."""
-    from conversion.checkpoints.hf_checkpoint import QUANTIZATION, HFCheckpoint
-    from conversion.families import reads_quantized
-
-    config = HFCheckpoint.open(input_dir).config
-    if not reads_quantized(config):
-        return []
-    method = config[QUANTIZATION]["quant_method"].upper()
-    return [f"{input_dir} is in {method}; each of its numbers is kept, in bfloat16, and so an export has them, about four times as large"]
-
-
-def _warnings(input_dir: Path) -> list[str]:
-    """What is worth knowing of a checkpoint that was converted."""
-    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+def _sentences(hf: HFCheckpoint, *, quantized: bool) -> list[str]:
+    """What is worth knowing of a checkpoint that is converted."""
+    from conversion.checkpoints.hf_checkpoint import QUANTIZATION
     from conversion.checkpoints.untrained_rows import end_of_text_ids, end_of_text_sentences
 
-    hf = HFCheckpoint.open(input_dir)
-    return end_of_text_sentences(hf.token_matrices(), end_of_text_ids(hf.directory), hf.config)
+    warnings = end_of_text_sentences(hf.token_matrices(), end_of_text_ids(hf.directory), hf.config)
+    found = [f"warning: {sentence}" for sentence in warnings]
+    if not quantized:
+        return found
+    method = hf.config[QUANTIZATION]["quant_method"].upper()
+    sentence = (
+        f"{hf.directory} is in {method}; each of its numbers is kept, in bfloat16, and so an export has them, about four times as large"
+    )
+    return [f"note: {sentence}", *found]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,14 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    warnings = Background(partial(_warnings, arguments.input))
-    manifest = convert(arguments.input, arguments.output, identity=identity_by_another_process)
+    manifest = convert(arguments.input, arguments.output, identity=identity_by_another_process, tell=partial(print, file=sys.stderr))
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
-    for sentence in _notes(arguments.input):
-        print(f"note: {sentence}", file=sys.stderr)
-    for sentence in warnings.result():
-        print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 

@@ -153,6 +153,15 @@ def assert_a_sentence(error: ValueError, what: str) -> None:
 # -- damaged files --------------------------------------------------------------------------------------------------------
 
 
+def test_a_file_that_only_a_warning_reads_fails_before_the_output_is_there(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir, output = make_opt(), tmp_path / "nemo"
+    words = ["--input", str(hf_dir), "--output", str(output)]
+    (hf_dir / "generation_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"generation_config\.json"):
+        hf_to_nemo.main(words)
+    assert not output.exists()
+
+
 @pytest.mark.some(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_hugging_face_folders(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
