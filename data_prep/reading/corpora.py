@@ -254,7 +254,7 @@ def corpus_from_row(table: Path, row: Mapping[str, Any]) -> Corpus:
     facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
     if "language" in facts and not is_language(facts["language"]):
         raise ValueError(f"{table}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
-    return Corpus(name, (), **facts)
+    return Corpus(name, (), facts.get("language", ""), facts.get("licence", ""), facts.get("domain", ""), facts.get("source", ""))
 
 
 def files_of_patterns(table: Path, patterns: Sequence[object]) -> list[Path]:

@@ -6,7 +6,7 @@ import csv
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +300,7 @@ def _source(table: Path, row: Mapping[str, Any], folder: Path | None, copy: str 
     if dataset is None:
         paths = files_of_patterns(table, row["files"]) if folder is None or copy else _downloaded(folder, row)
         require_text_files(paths, options.get("separator"))
-        corpus = Corpus(corpus.name, tuple(paths), **corpus.facts)
+        corpus = replace(corpus, paths=tuple(paths))
     return Source(corpus, dataset, **options)
 
 
