@@ -46,7 +46,7 @@ def masked_data_step(batches: Iterator[Any], *, step: Callable[[Iterator[Any]], 
 
 
 def masked_forward_step(model: nn.Module, batch: Mapping[str, Any], *, step: Callable[[nn.Module, Mapping[str, Any]], Tensor]) -> Tensor:
-    """A forward step of which the places in the batch are computed alone."""
+    """A forward step of which the places in the batch are computed alone: (samples, length) losses, or what the next stage gets, as `step`."""
     if (positions := _positions_of(model)) is not None:
         positions.places = batch.get("places")
     return step(model, batch)

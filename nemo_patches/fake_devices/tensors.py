@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import flop_registry
 
-from nemo_patches.fake_devices.collectives import COLLECTIVES, Collective
+from nemo_patches.fake_devices.collectives import COLLECTIVES, Collective, Started
 from nemo_patches.fake_devices.fusion import fusion_depth
 from nemo_patches.fake_devices.world import Observer, on_gpu
 
@@ -41,6 +41,8 @@ class FakeGpu(FakeTensorMode):
             kwargs = {**kwargs, "device": self._device}
         if self._depth:  # a decomposition, which a GPU does in one kernel
             return super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "c10d" and func._opname == "barrier":  # which torch 2.8 to 2.10 do not know without values
+            return Started().boxed()
         if func.namespace == "c10d" and (known := COLLECTIVES.get(func._opname)) is not None:
             return self._begin(known, func, types, args, kwargs)
         if func in _READS and on_gpu(args[0]):

@@ -39,6 +39,7 @@ with quiet_imports():
     import torch
     import torch.distributed.distributed_c10d as distributed_c10d
     from lightning.pytorch.plugins.environments import LightningEnvironment
+    from megatron.core import parallel_state
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
@@ -51,6 +52,7 @@ with quiet_imports():
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.documents import micro_batch
+    from nemo_patches.lone_replica import skip_collectives
     from nemo_patches.lora import LoRA
     from nemo_patches.second_head import copy_first_head, draw_second_head
     from nemo_patches.tokenizer import EndOfDocument
@@ -101,6 +103,13 @@ class TrainedModel(GPTModel):
         """Build this rank's part of the model."""
         super().configure_model(vp_stage)
         freeze_for_the_whole_run(self.module, self._first_trained)
+
+    def on_train_start(self) -> None:
+        """With one copy of the weights, send none."""
+        super().on_train_start()
+        if parallel_state.get_data_parallel_world_size(with_context_parallel=True) == 1:
+            for chunk in self.trainer.strategy.megatron_parallel:  # type: ignore[attr-defined]
+                skip_collectives(chunk.module)
 
     def data_step(self, batches: Iterator[Any]) -> dict[str, Any]:
         """The next micro batch on the device, of which the loss of the experts' balance weighs as much as the tokens that count.
@@ -479,6 +488,8 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
 
 def _strategy(recipe: Recipe) -> RecipeStrategy:
     parallel = recipe.parallel
+    copies = arithmetic.data_parallel_size(parallel) * parallel.context_parallel_size
+    overlaps = parallel.overlap_communication and copies > 1
     return RecipeStrategy(
         factors=Path(recipe.model.factors) if recipe.model.factors else None,
         draws_second_head_from=recipe.seed if recipe.second_head == "random" else None,
@@ -494,7 +505,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         replace_progress_bar=False,
         process_group_backend="gloo" if ON_CPU else "nccl",
         ddp=DistributedDataParallelConfig(
-            overlap_grad_reduce=parallel.overlap_communication,
-            overlap_param_gather=parallel.overlap_communication and parallel.distributed_optimizer,
+            overlap_grad_reduce=overlaps,
+            overlap_param_gather=overlaps and parallel.distributed_optimizer,
         ),
     )

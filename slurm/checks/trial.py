@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,18 +185,18 @@ def speeds(trial: Trial) -> dict[str, Any]:
 
     devices = [torch.device("cuda", number) for number in range(trial.num_devices)] if trial.has_gpus else [torch.device("cpu")]
     size, dtype = (8192, torch.bfloat16) if trial.has_gpus else (512, torch.float32)
-    wait = torch.cuda.synchronize if trial.has_gpus else lambda device: None
+    wait: Callable[[Any], Any] = torch.cuda.synchronize if trial.has_gpus else lambda device: None
     products = {}
     for device in devices:
         left = torch.randn(size, size, device=device, dtype=dtype)
-        seconds = _best_seconds(lambda left=left: left @ left, wait, device)
+        seconds = _best_seconds(partial(torch.matmul, left, left), wait, device)
         products[str(device)] = round(2 * size**3 / seconds / 1e12, 3)
     copies = {}
     for source in devices if trial.has_gpus else []:
         block = torch.empty(256 << 20, dtype=torch.uint8, device=source)
         for target in devices:
             if target != source:
-                seconds = _best_seconds(lambda block=block, target=target: block.to(target), wait, target)
+                seconds = _best_seconds(partial(block.to, target), wait, target)
                 copies[f"{source.index} to {target.index}"] = round(block.numel() / seconds / 1e9, 1)
     return {"TFLOP/s": products, "GB/s": copies}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from slurm.checks.findings import NOT_APPLICABLE, OK, PROBLEM, Finding
@@ -139,5 +139,5 @@ _JUDGES = {
 }
 
 
-def _numbers(version: str) -> Sequence[int]:
+def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:3])
