@@ -21,8 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several iterations")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--deep", action="store_true", help="read every value: NaN, infinity, and edits since the manifest was written")
+    parser.add_argument("--tokenizer", action="store_true", help="compare all ways to read its tokenizer, on hostile and real text")
+    parser.add_argument(
+        "--other-python", type=Path, metavar="FILE", help="also AutoTokenizer of this interpreter, with another transformers"
+    )
     arguments = parser.parse_args(argv)
-    description = describe(arguments.path, deep=arguments.deep)
+    if arguments.other_python and not arguments.tokenizer:
+        raise ValueError("--other-python is for the check-up of --tokenizer; give both")
+    description = describe(arguments.path, deep=arguments.deep, tokenizer=arguments.tokenizer, other_python=arguments.other_python)
     print(description.to_json() if arguments.json else description.to_text())
     return command.WRONG if description.problems else command.DONE
 

@@ -31,7 +31,7 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import input_names, names_of, output_name, shared_matrix_names
+from conversion.checkpoints.token_names import input_names, missing_output_sentence, names_of, output_name, shared_matrix_names
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.mxfp4 import with_whole_numbers
 from conversion.formats.safetensors_file import read_safetensors, write_safetensors
@@ -139,11 +139,7 @@ class HFCheckpoint:
         embedding = next(iter(input_names(self.tensors)), None)
         if self.output_name is None:
             if not tied:
-                row = names_of(embedding or "")
-                raise ValueError(
-                    f"{self.directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
-                    f" but the weights have no {row.output if row else 'lm_head.weight'}; restore the matrix (true is right only for a model that was trained with one)"
-                )
+                raise ValueError(missing_output_sentence(self.directory, self.tensors))
             return True
         if tied and (embedding is None or not _equal(self.tensors[self.output_name], self.tensors[embedding])):
             row = names_of(embedding or "")

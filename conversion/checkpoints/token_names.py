@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,12 @@ def output_name(names: Collection[str]) -> str | None:
     """Of some tensor names that of the output layer; None where no tensor is one."""
     rows = [names_of(name) for name in input_names(names)] or list(TOKEN_NAMES)
     return next((row.output for row in rows if row is not None and row.output in names), None)
+
+
+def missing_output_sentence(directory: Path, names: Collection[str]) -> str:
+    """What is wrong with an untied model whose files have no output layer."""
+    row = names_of(next(iter(input_names(names)), ""))
+    return (
+        f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false), but the weights have no"
+        f" {row.output if row else 'lm_head.weight'}; restore the matrix (true is right only for a model that was trained with one)"
+    )

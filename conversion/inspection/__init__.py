@@ -9,11 +9,13 @@ from conversion.inspection.description import Description, find_leftovers
 from conversion.inspection.places import locate
 
 
-def describe(path: Path, *, deep: bool = False) -> Description:
+def describe(path: Path, *, deep: bool = False, tokenizer: bool = False, other_python: Path | None = None) -> Description:
     """What a folder is: a checkpoint, or a run or series of them, whose newest is described.
 
     Args:
         deep: also read every value for NaN, and every file for edits.
+        tokenizer: also compare all ways to read the tokenizer.
+        other_python: an interpreter with another version of transformers, for that.
 
     Raises:
         ValueError: if there is no checkpoint.
@@ -25,6 +27,14 @@ def describe(path: Path, *, deep: bool = False) -> Description:
         hugging_face.describe(description, place.directory)
     else:
         megatron.describe(description, place)
+    if tokenizer:
+        from conversion.inspection.tokenizer import check_up
+
+        check_up(
+            description,
+            place.directory if place.format == hugging_face.FORMAT else place.directory / "context/hf",
+            other_python=other_python,
+        )
     if deep:
         from conversion.inspection.deep import read_all
 

@@ -25,6 +25,7 @@ class Description:
         vocab_size: real rows; `padded_vocab_size`: rows of the table.
         tokenizer_size: tokens of the tokenizer in the folder.
         step, consumed_samples, consumed_tokens: of the training.
+        tokenizer: what its check-up found.
         provenance: from the manifest.
         problems: what makes the folder unfit for use; notes: what is worth knowing.
     """
@@ -47,6 +48,7 @@ class Description:
     step: int | None = None
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
+    tokenizer: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Description:
             ("input and output", {True: "one matrix (tied)", False: "two matrices (untied)", None: None}[self.tie_word_embeddings]),
             ("optimizer state", {True: "yes", False: "no", None: None}[self.optimizer_state]),
             ("trained", self._trained()),
+            *((f"tokenizer: {key}", _shown(value)) for key, value in self.tokenizer.items()),
             *((f"provenance: {key}", _shown(value)) for key, value in self.provenance.items()),
         ]
         width = max(len(name) for name, value in rows if value)

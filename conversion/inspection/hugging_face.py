@@ -19,14 +19,15 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import shared_matrix_names
+from conversion.checkpoints.token_names import input_names, missing_output_sentence, names_of, output_name, shared_matrix_names
 from conversion.families import language_config, reads_quantized
 from conversion.formats.mxfp4 import num_weights
 from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
 from conversion.formats.safetensors_header import read_header
 from conversion.formats.torch_zip import read_torch_file
-from conversion.inspection.description import Description, check_manifest, count_tokens
+from conversion.inspection.description import Description, check_manifest
 from conversion.inspection.places import HUGGING_FACE
+from conversion.inspection.tokenizer import look_at
 
 FORMAT = HUGGING_FACE
 _SIZES = (
@@ -40,8 +41,6 @@ _SIZES = (
     "max_position_embeddings",
     "sliding_window",
 )
-_INPUT = re.compile(r"(.*\.)?(embed_tokens|word_embeddings|wte)\.weight")
-_OUTPUT = re.compile(r"(.*\.)?lm_head\.weight")
 _LAYER = re.compile(r"(.*\.)?(?:layers?|h)\.(\d+)\.(.+)")
 
 _MAX_DIGITS = 10  # of the number of a layer
@@ -71,7 +70,7 @@ def describe(description: Description, directory: Path) -> None:
     if manifest is not None:
         description.step = manifest.facts.get("step")
         description.consumed_tokens = manifest.facts.get("consumed_tokens")
-    description.tokenizer_size = count_tokens(directory / "tokenizer.json")
+    look_at(description, directory)
     tensors = _tensors(description, directory)
     if tied_by_config(config) and (shared := shared_matrix_names(tensors)):
         tensors = {shared.get(name, name): tensor for name, tensor in tensors.items()}
@@ -79,8 +78,8 @@ def describe(description: Description, directory: Path) -> None:
     _weights(description, tensors, config)
     if tensors:
         if part is not None:  # the other parts have layers too, whose number is theirs to say
-            tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or _INPUT.fullmatch(name)}
-        description.problems += _disagreements(tensors, config, description.tokenizer_size)
+            tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or names_of(name) is not None}
+        description.problems += _disagreements(tensors, config, directory)
 
 
 def _tensors(description: Description, directory: Path) -> Tensors:
@@ -121,29 +120,28 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
     if not tensors:
         return
     tied = tied_by_config(config)
-    counted = {name: tensor for name, tensor in tensors.items() if not (tied and _OUTPUT.fullmatch(name))}
+    inputs, output = input_names(tensors), output_name(tensors)
+    counted = {name: tensor for name, tensor in tensors.items() if not (tied and name == output)}
     description.tie_word_embeddings = tied
     description.count((math.prod(shape), dtype) for shape, dtype in counted.values())
     if reads_quantized(config):
         description.parameters = sum(num_weights(name, shape) for name, (shape, _) in counted.items())
-    embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if _INPUT.fullmatch(name) or _OUTPUT.fullmatch(name)]
+    embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if name in (*inputs, output)]
     description.embedding_parameters = sum(embeddings)
-    description.padded_vocab_size = next((shape[0] for name, (shape, _) in tensors.items() if _INPUT.fullmatch(name) and shape), None)
-    if tied and any(map(_OUTPUT.fullmatch, tensors)):
+    description.padded_vocab_size = next((tensors[name][0][0] for name in inputs if tensors[name][0]), None)
+    if tied and output is not None:
         description.notes.append("the one matrix of input and output stands under two names")
 
 
-def _disagreements(tensors: Tensors, config: Mapping[str, Any], tokenizer_size: int | None) -> list[str]:
-    """What does not fit together among config, tensors and tokenizer."""
+def _disagreements(tensors: Tensors, config: Mapping[str, Any], directory: Path) -> list[str]:
+    """What does not fit together between config and tensors."""
     problems = []
-    rows = config.get("vocab_size")
+    rows, matrices = config.get("vocab_size"), {*input_names(tensors), output_name(tensors)}
     for name, (shape, _) in tensors.items():
-        if (_INPUT.fullmatch(name) or _OUTPUT.fullmatch(name)) and isinstance(rows, int) and shape[:1] != (rows,):
+        if name in matrices and isinstance(rows, int) and shape[:1] != (rows,):
             problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
-    if tokenizer_size is not None and isinstance(rows, int) and tokenizer_size > rows:
-        problems.append(f"the tokenizer has {tokenizer_size} tokens, but config.json says vocab_size {rows}")
-    if not any(map(_OUTPUT.fullmatch, tensors)) and not tied_by_config(config):
-        problems.append("config.json says tie_word_embeddings false, but the weights have no lm_head.weight")
+    if output_name(tensors) is None and not tied_by_config(config):
+        problems.append(missing_output_sentence(directory, tensors))
     return problems + _gaps(tensors, config.get("num_hidden_layers"))
 
 

@@ -45,6 +45,21 @@ def test_hugging_face(make_opt: OPTMaker, saving: dict[str, object], tied: bool)
     assert found.notes == (["the one matrix of input and output stands under two names"] if tied and "safe_serialization" in saving else [])
 
 
+def test_check_up_of_a_tokenizer(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    """The class in Python reads vocab.json and merges.txt, of which a line is lost here."""
+    directory = make_opt()
+    assert inspect.main([str(directory), "--tokenizer", "--other-python", sys.executable]) == 0
+    assert capsys.readouterr().out.count("the same on ") == 3
+    model = json.loads((directory / "tokenizer.json").read_text())["model"]
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "GPT2Tokenizer", "unk_token": config["eos_token"]}))
+    (directory / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (directory / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(merge)}\n" for merge in model["merges"][1:]))
+    found = describe(directory, tokenizer=True)
+    assert [problem[:51] for problem in found.problems] == ["the slow class gives other ids than our commands fo"]
+    assert found.tokenizer["tokenizer.json alone"].startswith("the same") and found.tokenizer["tokens that no text reaches"] == 0
+
+
 def test_nemo_of_this_project(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt(tie_word_embeddings=False)
     manifest = hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
@@ -167,8 +182,8 @@ def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
     assert problems(directory) == "there are layers up to 2, but config.json says num_hidden_layers 2"
     (directory / "config.json").write_text(json.dumps({**config, "vocab_size": 279}))
     assert describe(directory).problems == [
+        "the tokenizer needs 280 rows, but config.json says vocab_size 279",
         "model.decoder.embed_tokens.weight has 301 rows, but config.json says vocab_size 279",
-        "the tokenizer has 280 tokens, but config.json says vocab_size 279",
     ]
     (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
     assert problems(directory) == "config.json says tie_word_embeddings false, but the weights have no lm_head.weight"
