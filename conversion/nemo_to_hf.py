@@ -104,6 +104,7 @@ def export(
         facts=facts,
         source=manifest,
         options=card or CardOptions(),
+        splits_special_tokens=_splits_special_tokens(nemo.hf_dir / "tokenizer_config.json"),
     )
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
@@ -187,6 +188,13 @@ def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
     rows = tensor.rows
     cast_rows = None if rows is None else lambda start, stop: cast(rows(start, stop))
     return replace(tensor, dtype_name=dtype_name, bits=lambda: cast(tensor.bits()), rows=cast_rows)
+
+
+def _splits_special_tokens(config_path: Path) -> bool:
+    """Whether a tokenizer_config.json takes text that spells a special token for text."""
+    from common.plain_files import read_json
+
+    return config_path.is_file() and bool(read_json(config_path).get("split_special_tokens"))
 
 
 def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:

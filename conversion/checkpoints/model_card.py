@@ -60,7 +60,14 @@ class CardOptions:
 
 
 def model_card(
-    *, name: str, config: Mapping[str, Any], num_parameters: int, facts: Mapping[str, Any], source: Manifest | None, options: CardOptions
+    *,
+    name: str,
+    config: Mapping[str, Any],
+    num_parameters: int,
+    facts: Mapping[str, Any],
+    source: Manifest | None,
+    options: CardOptions,
+    splits_special_tokens: bool = False,
 ) -> str:
     """The text of the card.
 
@@ -69,12 +76,15 @@ def model_card(
         config: config.json of the export.
         facts: of the export's manifest.
         source: manifest of the checkpoint that was exported.
+        splits_special_tokens: whether its tokenizer takes text that spells a special token for text.
     """
     base_model = options.base_model or _base_model(config)
     sections = [_front_matter(config, facts, options, base_model), f"# {options.name or name}"]
     sections.append(_summary(config, num_parameters, facts, base_model))
     if transfer := [(label, _shown(facts[key])) for label, key in _TRANSFER if facts.get(key) is not None]:
         sections.append(f"## Vocabulary\n\n{_list(transfer)}")
+    if splits_special_tokens:
+        sections.append(_SPECIAL_TOKENS)
     if training := _training(source, facts):
         sections.append(f"## Training\n\n{_list(training)}")
     if options.corpora:
@@ -125,6 +135,12 @@ def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
                 f"{file} is no result of `python -m eval.harness` ({error!r}); name the folder of one model's results"
             ) from error
     return results
+
+
+_SPECIAL_TOKENS = (
+    "## Special tokens in text\n\nThe model has learned text that spells a special token, such as `<s>`, as text: `split_special_tokens` in"
+    " tokenizer_config.json says so. A client that reads tokenizer.json alone takes it for the special token; there, take it out of what users write."
+)
 
 
 def _front_matter(config: Mapping[str, Any], facts: Mapping[str, Any], options: CardOptions, base_model: str | None) -> str:

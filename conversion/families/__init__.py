@@ -12,6 +12,7 @@ from conversion.checkpoints.hf_files import language_part
 from conversion.families.apertus import APERTUS
 from conversion.families.bert import BERT
 from conversion.families.family import Family
+from conversion.families.gemma import GEMMA
 from conversion.families.gemma2 import GEMMA2
 from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from conversion.families.gpt_oss import GPT_OSS
@@ -30,6 +31,7 @@ _ALL = (
     OPT,
     LLAMA,
     MISTRAL,
+    GEMMA,
     GEMMA2,
     GEMMA3_TEXT,
     GEMMA3,

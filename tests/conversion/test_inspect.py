@@ -52,7 +52,9 @@ def test_check_up_of_a_tokenizer(make_opt: OPTMaker, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.count("the same on ") == 3
     model = json.loads((directory / "tokenizer.json").read_text())["model"]
     config = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "GPT2Tokenizer", "unk_token": config["eos_token"]}))
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({**config, "tokenizer_class": "GPT2Tokenizer", "unk_token": config["eos_token"]})
+    )
     (directory / "vocab.json").write_text(json.dumps(model["vocab"]))
     (directory / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(merge)}\n" for merge in model["merges"][1:]))
     found = describe(directory, tokenizer=True)

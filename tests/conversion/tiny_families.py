@@ -64,6 +64,7 @@ CASES = {
     "llama2": Case("llama", {"vocab_size": 283, "num_key_value_heads": 8}),
     "llama3": Case("llama", {"vocab_size": 385, "head_dim": 12, "rope_theta": 5000.0, "rope_scaling": LLAMA3_ROPE}),
     "mistral": Case("mistral", {"vocab_size": 301, "sliding_window": 8}),
+    "gemma": Case("gemma", {"vocab_size": 303, "head_dim": 12, "tie_word_embeddings": True}),
     "gemma2": Case(
         "gemma2",
         {
