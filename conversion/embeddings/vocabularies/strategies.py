@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,6 +128,7 @@ def target_tokenizer(
         assert tokenizer is not None
         target = read_tokenizer(tokenizer)
         templates, warnings = carried_templates(source_tokenizer, target)
+        warnings = (*warnings, *_damaged_tokens(target))
         return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
     assert not isinstance(source_tokenizer, PlainTokenizer), "what makes a tokenizer from it asks more"
     if options.strategy == "keep":
@@ -136,6 +137,18 @@ def target_tokenizer(
         assert text is not None
         return _pruned(source, source_tokenizer, text, options.min_count)
     return _extended(options, source, source_tokenizer, tokenizer, text, source_text)
+
+
+def _damaged_tokens(tokenizer: AnyTokenizer) -> Iterator[str]:
+    """A sentence about added tokens that come back as another text: a byte-level decoder takes letters such as `é` for bytes."""
+    backend = tokenizer.backend_tokenizer
+    added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
+    damaged = [text for i, text in added.items() if text.strip() not in backend.decode([i], skip_special_tokens=False)]
+    if damaged:
+        yield (
+            f"{len(damaged)} added tokens of the target's tokenizer come back from their ids as another text, the first {damaged[0]!r}, which its"
+            " decoder takes for bytes: a model that writes them writes damaged text; spell them in bytes, or leave them out"
+        )
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:

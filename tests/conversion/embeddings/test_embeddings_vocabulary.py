@@ -16,6 +16,8 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from conversion.embeddings.settings import VocabularyOptions
+from conversion.embeddings.vocabularies.strategies import target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import Match, map_vocabulary
 from data_prep.reading.documents import Documents
@@ -270,6 +272,16 @@ def test_tokens_that_no_text_reaches_are_no_sources() -> None:
     back = map_vocabulary(target.as_source(), source).source_ids
     assert back[four] == back[source.tokens.index("ĠĠĠĠ")] == target.tokens.index("ĠĠĠĠ")
     assert back[source.tokens.index("unmerged")] == -1
+
+
+def test_added_tokens_of_a_target_that_come_back_damaged_are_named(tmp_path: Path) -> None:
+    target = byte_level("abc", num_tokens=262)
+    target.add_tokens(["谁", "đuveč"])
+    target.save_pretrained(tmp_path)
+    found = target_tokenizer(VocabularyOptions("replace"), source=tmp_path, source_tokenizer=target, tokenizer=tmp_path, text=None)
+    assert [warning.partition(", which")[0] for warning in found.warnings] == [
+        "1 added tokens of the target's tokenizer come back from their ids as another text, the first 'đuveč'"
+    ]
 
 
 def test_special_tokens_are_never_text() -> None:
