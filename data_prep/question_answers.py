@@ -8,6 +8,7 @@ says; and the answer with the end-of-text token, without a beginning of its own.
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import numpy as np
 from common import command
 from common.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, stored_ids, token_dtype
+from data_prep.megatron.word_encoder import plain
 from data_prep.reading.documents import read_documents, require_text_files
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
 from data_prep.tokenizers.frame import add_bos_argument, document_front, front_facts, front_sentence
@@ -95,6 +97,7 @@ def _parts(
     path: Path, tokenizer: PreTrainedTokenizerFast, front: Sequence[int], template: str, question_key: str, answer_key: str
 ) -> Iterator[tuple[str, list[int]]]:
     """Text and token ids: prompt, answer, prompt, answer ..."""
+    as_text = plain(copy.deepcopy(tokenizer.backend_tokenizer)).encode  # a template may mean its special tokens, an answer does not
     encode = tokenizer.backend_tokenizer.encode
     for document in read_documents(path, text_key=answer_key):
         question = document.fields.get(question_key)
@@ -104,7 +107,7 @@ def _parts(
             )
         prompt = template.replace(_FIELD, question)
         yield prompt, [*front, *encode(prompt, add_special_tokens=False).ids]
-        yield document.text, [*encode(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
+        yield document.text, [*as_text(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,10 +51,10 @@ def test_documents_begin_as_the_tokenizer_begins_a_text_or_as_was_asked(
     assert manifest.facts["num_tokens"] == data.num_tokens and manifest.facts["num_samples_decoded_to_their_text"] == 2
     assert (manifest.facts["document_front"], manifest.facts["tokenizer_front"]) == (["<s>"] * len(front), ["<s>"])
     pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text(json.dumps({"question": "Kdo?", "answer": "Medved."}) + "\n", encoding="utf-8")
+    pairs.write_text(json.dumps({"question": "Kdo?", "answer": "<s> Medved.</s> Res."}) + "\n", encoding="utf-8")
     question_answers([pairs], with_bos, tmp_path / "pairs", bos=bos)
     prompt, answer = (TokenFile(tmp_path / "pairs" / "text")[n].tolist() for n in (0, 1))
-    assert prompt[: len(front)] == front and BOS not in [*prompt[len(front) :], *answer] and answer[-1] == EOS
+    assert prompt[: len(front)] == front and BOS not in [*prompt[len(front) :], *answer] and answer.index(EOS) == len(answer) - 1
 
 
 def test_joined_parts_begin_alike(text: Path, with_bos: Path, tmp_path: Path) -> None:
