@@ -8,6 +8,7 @@ import contextvars
 import gc
 import io
 import os
+import re
 import select
 import shlex
 import signal
@@ -173,6 +174,8 @@ def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
 
 
 def _say(sentence: str) -> None:
+    # Names and values from files may hold line breaks and what commands a terminal; lists of problems begin their lines with spaces.
+    sentence = re.sub(r"(?!\n  )[\x00-\x08\x0a-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], sentence)
     with contextlib.suppress(OSError):
         print(f"error: {sentence}", file=sys.stderr, flush=True)
 

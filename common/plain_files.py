@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,11 +28,16 @@ def read_text(path: Path) -> str:
     """The text of a file, without a byte-order mark.
 
     Raises:
-        ValueError: if it is no UTF-8, or too large to be a file of settings.
+        ValueError: if it is no plain file, no UTF-8, or too large to be a file of settings.
         OSError: if it cannot be read.
     """
-    if (size := path.stat().st_size) > _MAX_BYTES:
-        raise ValueError(f"{path} has {size} bytes; expected a file of settings of at most {_MAX_BYTES >> 20} MiB")
+    found = path.stat()
+    if not (
+        stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    ):  # a pipe or device may never end; a directory is the system's to refuse
+        raise ValueError(f"{path} is a pipe, socket or device; expected a plain file")
+    if found.st_size > _MAX_BYTES:
+        raise ValueError(f"{path} has {found.st_size} bytes; expected a file of settings of at most {_MAX_BYTES >> 20} MiB")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.artifacts import digest_bytes
+from common.time_limit import at_most
 from eval.running.shortening import shortened
 
 if TYPE_CHECKING:
     from conversion.checkpoints.hf_model import Checkpoint
 
 OWN_TEMPLATE = "default"  # of a tokenizer that has several, the one with this name
+_RENDER_SECONDS = 10
 _BETWEEN = "\n\n"  # lm-eval's, after a system prompt without template
 Messages = list[dict[str, str]]
 
@@ -61,13 +63,16 @@ class Chat:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         names: dict[str, Any] = dict(self.special_tokens)
-        rendered = render_jinja_template(
-            [messages],
-            chat_template=self.template,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-            **names,
-        )
+        with at_most(
+            _RENDER_SECONDS, f"the tokenizer's chat template takes more than {_RENDER_SECONDS} s for a conversation; leave it out"
+        ):
+            rendered = render_jinja_template(
+                [messages],
+                chat_template=self.template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+                **names,
+            )
         return str(rendered[0][0] if isinstance(rendered, tuple) else rendered[0])
 
     def _turns(self, prompt: str, document: Mapping[str, Any] | None = None) -> Messages:

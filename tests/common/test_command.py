@@ -145,6 +145,11 @@ def test_what_may_pass_is_no_refusal(number: int, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "error: a/b is not complete\n"
 
 
+def test_a_sentence_stays_a_line_whatever_a_file_held(capsys: pytest.CaptureFixture[str]) -> None:
+    command._say("no family ll\nama\x1b[31m; 2 problems:\n  - one")
+    assert capsys.readouterr().err == "error: no family ll\\nama\\x1b[31m; 2 problems:\n  - one\n"
+
+
 def test_errors_of_files_name_the_place_and_no_number() -> None:
     for number in system_errors._KNOWN:
         told = system_errors.sentence(OSError(number, os.strerror(number), "/a/b"))

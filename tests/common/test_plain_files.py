@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.plain_files import MAX_DEPTH, any_tag_loader, parse_yaml, read_json, read_text, read_yaml
+from common.time_limit import at_most
 from data_prep.reading.corpora import corpora_from_table
 from data_prep.reading.sources import read_sources
 from recipes.rules.compose import compose_recipe
@@ -134,3 +136,17 @@ def test_json_files_are_named(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(ValueError, match=f"^{path} has 1073741824 bytes; expected a file of settings of at most 32 MiB$"):
         read_text(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_may_never_end_is_not_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "scion.json"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="is a pipe, socket or device; expected a plain file"):
+        read_json(path)
+
+
+def test_a_program_in_a_file_has_a_limit() -> None:
+    with pytest.raises(ValueError, match="it takes too long"), at_most(0.05, "it takes too long"):
+        while True:
+            pass

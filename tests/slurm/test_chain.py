@@ -87,13 +87,6 @@ def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
     ("options", "saved", "cause", "sentence"),
     [
         (["--refuse"], 0, causes.REFUSED, "refused (error: data.train is missing; give it in the recipe); correct that, then submit again"),
-        (
-            ["--full-disk-at", 12],
-            10,
-            causes.DISK_FULL,
-            "disk full (error: [Errno 28] No space left on device; free some space or name a place on another (SCION_TRACEBACK=1 shows"
-            " where)); free some space, then submit again; step 10 is saved",
-        ),
     ],
 )
 def test_what_no_further_attempt_changes_stops_the_chain_at_once(

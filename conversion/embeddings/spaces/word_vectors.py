@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import mmap
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,9 @@ from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}'’]+|[^\s]")
+_FASTTEXT_MAGIC = 793712314  # of its files since 2017
+_MAX_LINE_BYTES = 1 << 22  # of a vector as text
+_MAX_GROWTH = 50  # of text that gzip compresses; vectors shrink to a third
 _BLOCK_WORDS = 100_000  # whose tokens are held as lists at a time
 
 
@@ -224,12 +230,39 @@ def _read_binary(path: Path) -> WordVectors:
     from gensim.models.fasttext import load_facebook_vectors
 
     try:
+        _require_whole_binary(path)
         vectors = load_facebook_vectors(str(path))
     except Exception as error:  # the library raises anything for a damaged file
         raise ValueError(f"{path} is no fastText model ({error}); copy or download it again") from error
     words: tuple[str, ...] = tuple(vectors.index_to_key)
     frequencies = np.array([vectors.get_vecattr(word, "count") for word in words], dtype=np.float64)
     return WordVectors(str(path), words, vectors.vectors, frequencies, _any_word(vectors))
+
+
+def _require_whole_binary(path: Path) -> None:
+    """Go over the words and sizes of a fastText model, whose reader looks for the end of a word that was cut off for ever.
+
+    Raises:
+        ValueError: if they lead beyond the end of the file.
+        struct.error: if the file ends before them.
+    """
+    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        is_new = struct.unpack_from("<i", content)[0] == _FASTTEXT_MAGIC
+        place = 64 if is_new else 56  # behind the settings
+        num_words, num_pruned = (
+            struct.unpack_from("<i", content, place)[0],
+            struct.unpack_from("<q", content, place + 20)[0] if is_new else 0,
+        )
+        place += 28 if is_new else 20
+        for _ in range(num_words):
+            end = content.find(b"\0", place)
+            if end < 0:
+                raise ValueError(f"its {num_words} words do not end")
+            place = end + 10  # behind the count and the kind of the word
+        place += 8 * max(0, num_pruned) + is_new
+        rows, size = struct.unpack_from("<qq", content, place)
+        if rows < 0 or size < 0 or place + 16 + 4 * rows * size > len(content):
+            raise ValueError(f"{rows} vectors of {size} numbers are more than it has")
 
 
 def _read_text(path: Path) -> WordVectors:
@@ -264,11 +297,24 @@ def _read_text(path: Path) -> WordVectors:
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Numbered lines as word and numbers; the header with the sizes is skipped."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            fields = line.rstrip("\n").rstrip(" ").split(" ")
-            if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-                continue
-            if len(fields) > 1:
-                yield number, fields
+    """Numbered lines as word and numbers; the header with the sizes is skipped.
+
+    Raises:
+        ValueError: if the file is damaged, or stands for far more text than its size explains.
+    """
+    number, left = 0, _MAX_GROWTH * path.stat().st_size + _MAX_LINE_BYTES
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            while line := stream.readline(_MAX_LINE_BYTES):
+                number, left = number + 1, left - len(line)
+                if len(line) == _MAX_LINE_BYTES or left < 0:
+                    raise ValueError(
+                        f"{path}, line {number} is longer than any vector, or the file stands for more text than its size explains"
+                    )
+                fields = line.decode().rstrip("\r\n").rstrip(" ").split(" ")
+                if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+                    continue
+                if len(fields) > 1:
+                    yield number, fields
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is cut off or damaged behind line {number} ({error}); copy or download it again") from error
