@@ -103,6 +103,7 @@ def test_with_documents_the_balance_weighs_what_the_recipe_says(checkpoint: Path
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     num_layers = json.loads((checkpoint / "context/model.json").read_text())["config"]["num_layers"]
     expected = [0.1 * record["expert_balance"] * num_layers for record in records if "loss" in record]
+    assert found["reduced"] == 0, "there is one copy of the weights"
     assert found["balance_losses"] == pytest.approx(expected, rel=1e-5)
 
 
