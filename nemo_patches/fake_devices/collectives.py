@@ -57,7 +57,6 @@ class Collective:
     kind: str
     tensors: tuple[int, ...]
     group: int
-    is_coalesced: bool = False  # several in one, which the fake group does not know
 
     def start(self, observer: Observer, func: Any, args: Any) -> Started:
         """Say that one is sent, by the arguments of the operation."""
@@ -94,9 +93,9 @@ COLLECTIVES = {
     "scatter_": Collective("scatter", (0, 1), 2),
     "send": Collective("send", (0,), 1),
     "recv_": Collective("receive", (0,), 1),
-    "allgather_into_tensor_coalesced_": Collective("all-gather", (0, 1), 2, is_coalesced=True),
-    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", (0, 1), 2, is_coalesced=True),
-    "allreduce_coalesced_": Collective("all-reduce", (0,), 1, is_coalesced=True),
+    "allgather_into_tensor_coalesced_": Collective("all-gather", (0, 1), 2),
+    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", (0, 1), 2),
+    "allreduce_coalesced_": Collective("all-reduce", (0,), 1),
 }
 
 

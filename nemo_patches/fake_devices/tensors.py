@@ -44,7 +44,7 @@ class FakeGpu(FakeTensorMode):
         if func.namespace == "c10d" and func._opname == "barrier":  # which torch 2.8 to 2.10 do not know without values
             return Started().boxed()
         if func.namespace == "c10d" and (known := COLLECTIVES.get(func._opname)) is not None:
-            return self._begin(known, func, types, args, kwargs)
+            return self._begin(known, func, args)
         if func in _READS and on_gpu(args[0]):
             self._observer.waited(func._opname)
         elif func in _COPIES and _copies_to_host(func, args, kwargs):
@@ -70,14 +70,13 @@ class FakeGpu(FakeTensorMode):
         finally:
             self._depth -= 1
 
-    def _begin(self, known: Collective, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """The result of a collective, with a handle that tells when it is waited for."""
-        started = known.start(self._observer, func, args)
-        if known.is_coalesced:
-            return started.boxed()
-        result = self._run(func, types, args, kwargs)
-        self._tell(result, func)
-        return (*result[:-1], started.boxed()) if isinstance(result, tuple) else started.boxed()
+    def _begin(self, known: Collective, func: Any, args: Any) -> Any:
+        """What a collective gives: a handle that tells when it is waited for, and of some the tensors that it was given to fill.
+
+        Torch's own fake tensors know collectives from some later version than 2.10 on.
+        """
+        handle = known.start(self._observer, func, args).boxed()
+        return (args[0], handle) if len(func._schema.returns) == 2 else handle
 
     def _tell(self, result: Any, func: Any) -> None:
         for tensor in result if isinstance(result, list | tuple) else (result,):
