@@ -41,7 +41,7 @@ class FakeGpu(FakeTensorMode):
             kwargs = {**kwargs, "device": self._device}
         if self._depth:  # a decomposition, which a GPU does in one kernel
             return super().__torch_dispatch__(func, types, args, kwargs)
-        if func.namespace == "c10d" and func._opname == "barrier":  # which torch 2.8 to 2.10 do not know without values
+        if func.namespace == "c10d" and func._opname == "barrier":
             return Started().boxed()
         if func.namespace == "c10d" and (known := COLLECTIVES.get(func._opname)) is not None:
             return self._begin(known, func, args)
@@ -71,10 +71,7 @@ class FakeGpu(FakeTensorMode):
             self._depth -= 1
 
     def _begin(self, known: Collective, func: Any, args: Any) -> Any:
-        """What a collective gives: a handle that tells when it is waited for, and of some the tensors that it was given to fill.
-
-        Torch's own fake tensors know collectives from some later version than 2.10 on.
-        """
+        """What a collective gives: a handle that tells when it is waited for, and of some the tensors that it was given to fill."""
         handle = known.start(self._observer, func, args).boxed()
         return (args[0], handle) if len(func._schema.returns) == 2 else handle
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from recipes.rehearsal.prediction import settings_of
 from recipes.rules.checks import check_run
 from recipes.rules.schema import Recipe
 
+_OLDEST_TORCH = (2, 13)
 _GPU = "a100-40gb"  # where the recipe names none: only what the GPUs say of themselves depends on it
 
 
@@ -29,6 +32,7 @@ def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
         recipe, inputs = complete_recipe(recipe, Path(directory))
         recipe = check_run(recipe, inputs)
         numbers = wanted_ranks(recipe, ranks)
+        require_torch()
 
         from recipes.rehearsal.rank import rehearse_rank
         from recipes.rehearsal.report import rank_report
@@ -38,6 +42,18 @@ def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
             print(f"rank {rank} of {arithmetic.world_size(recipe.parallel)} ...", file=sys.stderr, flush=True)
             found = rehearse_rank(recipe, inputs, rank, gpu, Path(directory) / "rank")
             yield rank_report(recipe, inputs, found, gpu if recipe.parallel.gpu else None)
+
+
+def require_torch() -> None:
+    """Refuse a torch whose fake tensors lose themselves in a backward pass, as those of NVIDIA's images do (2.8 to 2.10).
+
+    Raises:
+        ValueError: naming both versions.
+    """
+    found = metadata.version("torch")
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        raise ValueError(f"a rehearsal needs torch {oldest} or newer, found {found}; rehearse in the environment of requirements.txt")
 
 
 def wanted_ranks(recipe: Recipe, text: str) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recipes.rehearsal.run import wanted_ranks
+from recipes.rehearsal.run import require_torch, wanted_ranks
 from recipes.rehearse import main
 from recipes.rules.compose import compose_recipe, recipe_names
 from tests.conftest import Inputs
@@ -350,6 +350,13 @@ def test_what_has_no_stand_in_is_refused(names: str, sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         main(["--recipe", "gams/focus", "--with", names])
     assert str(error.value).startswith(sentence)
+
+
+def test_a_torch_that_cannot_rehearse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_torch()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.0a0+50eac811a6")
+    with pytest.raises(ValueError, match=r"a rehearsal needs torch 2\.13 or newer, found 2\.9\.0a0"):
+        require_torch()
 
 
 def test_named_ranks_are_those_of_the_stages() -> None:
