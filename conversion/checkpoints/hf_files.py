@@ -162,7 +162,8 @@ def require_language_model(config: Mapping[str, Any], *, source: str) -> None:
     """
     if is_multimodal(config) and config.get("model_type") not in _LANGUAGE_AND_VISION:
         raise ValueError(
-            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own and give that"
+            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own (`python -m conversion.extract_language_model`) and"
+            " give that"
         )
 
 

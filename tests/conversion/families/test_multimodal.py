@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conversion import edit_vocabulary, hf_to_nemo, nemo_to_hf, transfer
+from conversion import edit_vocabulary, extract_language_model, hf_to_nemo, nemo_to_hf, transfer
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.checkpoints.hf_model import inspect_checkpoint, load_model
 from conversion.checkpoints.nemo_checkpoint import copy_context
@@ -66,6 +67,29 @@ def test_others_refuse_what_is_not_covered(unknown: Path, tmp_path: Path, main: 
     with pytest.raises(ValueError, match=f"^{re.escape(f'{unknown} is {SENTENCE}: save the language model alone')}"):
         main([*source, *options.get(main, [])])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_language_model_alone(newer: bool, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Mistral Small 3.1: a plain Mistral stands in it, under the names of either version of transformers."""
+    directory = save_tiny_model("mistral", tmp_path / "plain")
+    expected, config = load_file(directory / "model.safetensors"), json.loads((directory / "config.json").read_text())
+    names = {name: f"language_model.{name}" for name in expected}
+    if newer:
+        names = {name: name.replace("model.", "model.language_model.", 1) for name in expected}
+    seeing = tmp_path / "seeing"
+    shutil.copytree(tokenizer_dir, seeing)
+    tensors = {names[name]: tensor for name, tensor in expected.items()} | {"vision_tower.layers.0.weight": torch.ones(2, 2)}
+    save_file(tensors, seeing / "model.safetensors", metadata={"format": "pt"})
+    (seeing / "config.json").write_text(json.dumps({"model_type": "mistral3", "vision_config": {}, "text_config": config}))
+    assert extract_language_model.main(["--input", str(seeing), "--output", str(tmp_path / "alone")]) == 0
+    found = load_file(tmp_path / "alone/model.safetensors")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    ids = torch.arange(20)[None]
+    models = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (directory, tmp_path / "alone"))
+    assert torch.equal(*(model(ids).logits for model in models))
+    with pytest.raises(ValueError, match=r"has no text_config in its config.json: it is no multimodal model"):
+        extract_language_model.extract(directory, tmp_path / "none")
 
 
 # -- Gemma 3 --------------------------------------------------------------------------------------------------------------
