@@ -34,6 +34,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 # Files of other libraries' tokenizers, and whose they are; each line of tiktoken's is a token in base64 and its rank.
+_LONG_NUMBER = re.compile(rb"[:\s](\d{8,19})\s*[,}]")  # ids of eight digits and more, which no tokenizer needs
 _FOREIGN_FILES = {"tekken.json": "mistral-common (Tekken)", "qwen.tiktoken": "tiktoken", "tiktoken.model": "tiktoken"}
 _TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 CHAT_TEMPLATES = "additional_chat_templates"
@@ -69,6 +70,8 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 
         return load_sentencepiece(directory)
 
+    if (directory / "tokenizer.json").is_file():
+        require_bounded_ids(directory / "tokenizer.json")
     quiet_transformers()
     tokenizer = _load(directory, _in_words_of_both)
     if tokenizer.backend_tokenizer.truncation or tokenizer.backend_tokenizer.padding:
@@ -77,6 +80,27 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
         tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
+
+
+def require_bounded_ids(path: Path) -> None:
+    """Refuse a tokenizer.json with an id that its size does not explain: the library goes over all numbers up to it.
+
+    Raises:
+        ValueError: naming the id.
+    """
+    content = path.read_bytes()
+    if max((int(found) for found in _LONG_NUMBER.findall(content)), default=0) <= len(content):
+        return
+    try:  # a number may stand in a token's text
+        described = json.loads(content)
+        vocab = described["model"]["vocab"]
+        highest = max(
+            *(vocab.values() if isinstance(vocab, dict) else [0]), *(token["id"] for token in described.get("added_tokens") or []), 0
+        )
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return  # the library says what is wrong
+    if highest > len(content):
+        raise ValueError(f"{path} gives a token the id {highest}, and has {len(content)} bytes; ids are rows of a matrix: repair the file")
 
 
 def refuse_foreign_tokenizer(directory: Path) -> None:
@@ -105,7 +129,9 @@ def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:
     try:
         with _readable(directory, told) as readable:
             tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the library raises anything from OSError to KeyError for a broken tokenizer file
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises anything for a broken tokenizer file, from OSError to a panic of Rust
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"the tokenizer in {directory} is a program of its own (auto_map in its configuration), which is not run; save it as"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from common.allocation import return_free_pieces
-from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer, require_own_ids
+from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer, require_bounded_ids, require_own_ids
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -168,12 +168,15 @@ def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, A
     try:
         config = json.loads((directory / CONFIG_NAME).read_bytes())
         named = json.loads((directory / _MAP_NAME).read_bytes()) if (directory / _MAP_NAME).exists() else {}
+        require_bounded_ids(path)
         tokenizer = Tokenizer.from_file(str(path))
         require_own_ids(tokenizer, directory)
         return_free_pieces()  # the library takes more than twice what it keeps
         if not _adds_nothing(config, named, described(tokenizer)):
             return None
-    except Exception:  # the library raises anything for a broken file; transformers is to say what is wrong
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the library raises anything for a broken file, a panic of Rust too; transformers is to say what is wrong
         return None
     return tokenizer, config, named
 

@@ -88,6 +88,8 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     try:
         settings = read_settings(proto)
         model = SentencePieceProcessor(model_proto=proto)
+        if not model.get_piece_size():  # as of an empty file
+            raise ValueError("it has no pieces")
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path} cannot be read: {error}; copy or download it again") from error
     if settings.model_type not in (_UNIGRAM, _BPE):

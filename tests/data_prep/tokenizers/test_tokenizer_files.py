@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_prep.tokenizers.derived import read_description
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, save_tokenizer, tokenizer_digest, tokenizer_files
+from data_prep.tokenizers.identity import tokenizer_identity
 from tests.processes import ROOT
 
 
@@ -106,6 +107,25 @@ def test_refusals(tokenizer_dir: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as error:
             load_tokenizer(directory)
         assert str(error.value).startswith(start) and (directory == broken or str(error.value) == start)
+
+
+@pytest.mark.parametrize("what", ["an id beyond the file", "a panic of the library", "no pieces"])
+def test_files_on_which_the_library_never_ends_or_panics_are_refused(what: str, tokenizer_dir: Path, tmp_path: Path) -> None:
+    model = json.loads((tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    if what == "no pieces":
+        (tmp_path / "tokenizer.model").touch()
+        directory, sentence = tmp_path, "tokenizer.model cannot be read: it has no pieces"
+    elif what == "a panic of the library":
+        directory = _edited(tokenizer_dir, tmp_path / "x", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+        sentence = "cannot be loaded: Precompiled"
+    else:
+        vocab = model["vocab"] | {": 2147483646,": len(model["vocab"])}
+        assert load_tokenizer(_edited(tokenizer_dir, tmp_path / "y", model=model | {"vocab": vocab})), "a number in a text is none"
+        directory = _edited(tokenizer_dir, tmp_path / "x", model=model | {"vocab": model["vocab"] | {"zzz": 2147483646}})
+        sentence = r"tokenizer\.json gives a token the id 2147483646, and has \d+ bytes"
+    for read in (load_tokenizer, tokenizer_identity):
+        with pytest.raises(ValueError, match=sentence):
+            read(directory)
 
 
 def test_files_to_copy(tokenizer_dir: Path) -> None:
