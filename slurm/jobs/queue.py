@@ -225,10 +225,8 @@ def failed_nodes(nodes: Sequence[str]) -> tuple[str, ...]:
     """Those of the nodes that Slurm has lost or taken out."""
     if not nodes:
         return ()
-    states = {
-        name: state
-        for name, state in ask_lines(_NODE_STATE, "sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T")
-    }
+    lines = ask_lines(_NODE_STATE, "sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T")
+    states = {line[0]: line[1] for line in lines}
     return tuple(node for node in nodes if states.get(node, "").startswith(("down", "fail", "drain", "unk")) or "*" in states.get(node, ""))
 
 
