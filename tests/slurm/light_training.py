@@ -114,8 +114,6 @@ def steps_of(step: int, state: str, watchdog: Watchdog, lease: Fence, leaving: l
         lease.check()
         with metrics.open("a") as stream:
             stream.write(json.dumps({"step": step, "loss": loss_after(state), "tokens": 16 * step, "tokens_per_second": 16.0}) + "\n")
-        if step == arguments.full_disk_at:
-            Path("/dev/full").write_text("x")  # the kernel's own error
         if step % arguments.every == 0 or step == arguments.steps:
             save(run_dir, step, state, lease)
         watchdog.step_ended(step)
@@ -138,7 +136,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--seconds-per-step", type=float, default=0.05)
     parser.add_argument("--crash-at", type=int)
-    parser.add_argument("--full-disk-at", type=int)
     parser.add_argument("--hang-at", type=int, help="step that never ends, of a run that starts anew")
     parser.add_argument("--refuse", action="store_true")
     arguments = parser.parse_args(argv)
