@@ -28,8 +28,8 @@ def read_as_data() -> None:
     from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # by which `common.pt` would be run
-    FileSystemReader.read_metadata = _read_metadata  # type: ignore[method-assign]
-    DefaultLoadPlanner.load_bytes = _load_bytes  # type: ignore[method-assign]
+    FileSystemReader.read_metadata = _read_metadata  # type: ignore[assignment, method-assign]
+    DefaultLoadPlanner.load_bytes = _load_bytes  # type: ignore[assignment, method-assign]
 
 
 def _load_bytes(planner: Any, item: Any, stream: IO[bytes]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_PICKLES_OF_NOTHING = {pickle.dumps(nothing, protocol) for nothing in (None, {}) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)}
+_NOTHING: tuple[object, ...] = (None, {})
+_PICKLES_OF_NOTHING = {pickle.dumps(nothing, protocol) for nothing in _NOTHING for protocol in range(pickle.HIGHEST_PROTOCOL + 1)}
 
 
 class ExtraState(nn.Module):
