@@ -237,8 +237,8 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
         name_added_tokens(description["model"], description["added_tokens"])
     files = derived_files(directory, tokenizer, description)
     backend = load_files(files).backend_tokenizer
-    for entry in added:
-        _require_round_trip(backend, entry["id"], entry["content"], directory)
+    for place, token in enumerate(tokens):
+        _require_round_trip(backend, first_id + place, token, directory)
     return files
 
 
