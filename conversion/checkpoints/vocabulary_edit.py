@@ -231,7 +231,7 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     description = read_description(directory, tokenizer)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     first_id = rows_needed(tokenizer)
-    added = [{"id": first_id + place, "content": token, **flags} for place, token in enumerate(tokens)]
+    added: list[dict[str, Any]] = [{"id": first_id + place, "content": token, **flags} for place, token in enumerate(tokens)]
     description["added_tokens"] = [*description["added_tokens"], *added]
     if len(known) < first_id:  # the library would number them by counting
         name_added_tokens(description["model"], description["added_tokens"])

@@ -178,8 +178,9 @@ def write_transfer(
         "model_type": checkpoint.model_type,
         "matching": request.matching,
         "num_rows_by_origin": transfer.plan.counts(),
-        "num_unreached_source_tokens": int((transfer.inputs.source.kinds == Kind.UNREACHED).sum()),
     }
+    if unreached := int((transfer.inputs.source.kinds == Kind.UNREACHED).sum()):
+        facts["num_unreached_source_tokens"] = unreached
     if transfer.plan.facts:
         facts["learning"] = dict(transfer.plan.facts)
     if transfer.factorised_size is not None:
