@@ -104,7 +104,8 @@ def export(
         facts=facts,
         source=manifest,
         options=card or CardOptions(),
-        splits_special_tokens=_splits_special_tokens(nemo.hf_dir / "tokenizer_config.json"),
+        # A chat template's own tokens must be special in what users send, so with one the switch is off.
+        splits_special_tokens=chat_template is None and _splits_special_tokens(nemo.hf_dir / "tokenizer_config.json"),
     )
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
