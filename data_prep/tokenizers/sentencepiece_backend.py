@@ -76,9 +76,10 @@ def _joined_pieces(model: SentencePieceProcessor) -> dict[str, float]:
 def equal_rivals(model: SentencePieceProcessor) -> tuple[str, str] | None:
     """Two pieces of a BPE model that have one score and may compete for a text; None where there are none, as its trainer makes them.
 
-    Two compete where they share an end and a beginning, or where one is part of a piece that is joined as early.
+    Two compete where they share an end and a beginning, or where one is part of a piece that is joined as early.  Runs of one character, such as
+    the spaces that Llama and Mistral have with one score, are compared by text instead: `split_in_two_ways`.
     """
-    scores = _joined_pieces(model)
+    scores = {piece: score for piece, score in _joined_pieces(model).items() if len(set(piece)) > 1}
     of_score: dict[float, list[str]] = {}
     for piece, score in scores.items():
         of_score.setdefault(score, []).append(piece)
@@ -95,15 +96,20 @@ def equal_rivals(model: SentencePieceProcessor) -> tuple[str, str] | None:
 
 
 def split_in_two_ways(model: SentencePieceProcessor) -> list[str]:
-    """Texts in which a piece overlaps itself, so that SentencePiece's leftmost joining might be another than that of the first merge."""
+    """Texts in which a piece overlaps itself, so that SentencePiece's leftmost joining might be another than that of the first merge; runs of all
+    lengths of the characters that pieces repeat."""
     ids = range(model.get_piece_size())
     pieces = {model.id_to_piece(i) for i in ids}
-    return [
-        (piece + piece[border:]).replace(SPACE, " ")
-        for piece in _joined_pieces(model)
+    joined = _joined_pieces(model)
+    longest = {piece[0]: len(piece) for piece in sorted(joined, key=len) if len(set(piece)) == 1}
+    runs = [f"a{character * number}b" for character, length in longest.items() for number in range(2, 3 * length)]
+    overlapping = [
+        piece + piece[border:]
+        for piece in joined
         for border in range(1, len(piece))
         if piece.startswith(piece[-border:]) and {piece[:-border], piece[-border:], piece[border:]} <= pieces
     ]
+    return [text.replace(SPACE, " ") for text in (*runs, *overlapping)]
 
 
 def _unigram(model: SentencePieceProcessor) -> models.Unigram:

@@ -196,13 +196,3 @@ def test_letters_that_the_terminal_has_not_are_still_an_answer() -> None:
     body, environment = "print('\\u010d \\udcff', end=''); return 0", {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", PREAMBLE.format(body=body)], cwd=ROOT, env=environment, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, b"\\u010d \\udcff")
-
-
-def test_the_collector_waits_while_a_command_starts(tmp_path: Path) -> None:
-    """torch alone costs it hundreds of walks; from the first use of a device on it works as usual, without what was imported."""
-    body = (
-        "import gc; from conversion.checkpoints.hf_model import require_device; import torch; walks = sum(found['collections'] for found in gc.get_stats()); "
-        "require_device('cpu'); frozen = gc.get_freeze_count(); print(walks < 60, gc.get_threshold(), frozen > 50_000); "
-        "later = [[] for _ in range(9)]; require_device('cpu'); print(gc.get_freeze_count() <= frozen)"
-    )
-    assert _run(body, tmp_path) == Finished(0, "True (700, 10, 10) True\nTrue\n", "")

@@ -188,7 +188,10 @@ def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
         "model.decoder.embed_tokens.weight has 301 rows, but config.json says vocab_size 279",
     ]
     (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    assert problems(directory) == "config.json says tie_word_embeddings false, but the weights have no lm_head.weight"
+    assert problems(directory) == (
+        f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false), but the weights have no"
+        " lm_head.weight; restore the matrix (true is right only for a model that was trained with one)"
+    )
 
 
 class _RunsCode:

@@ -123,7 +123,7 @@ def test_what_this_slurm_would_refuse_is_refused_first(
 ) -> None:
     done = _submit(slurm, inputs, tmp_path / "run", "--submit", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: job 'run' on this Slurm cannot run: {message}\n"
+    assert done.stderr.splitlines()[-1] == f"error: job 'run' on this Slurm cannot run: {message}"
     assert not (tmp_path / "run").exists()
 
 
@@ -152,6 +152,7 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     done = _submit(slurm, inputs, tmp_path / "run", "--submit", "parallel.num_nodes=3")
     assert done.returncode == 2
     assert done.stderr == (
+        "note: parallel.num_nodes is given twice, as parallel.num_nodes=4 and as parallel.num_nodes=3; the last of them counts\n"
         "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are no multiple of"
         " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2); the nearest are 2 and 4\n"
     )

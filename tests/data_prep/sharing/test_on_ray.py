@@ -177,14 +177,18 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "code", "sentence"),
     [
-        (["--ray", "127.0.0.1:9"], "error: --ray 127.0.0.1:9: nobody answers there"),
-        (["--ray", "nowhere"], "error: --ray nowhere: there is no Ray cluster to work on: Invalid address format: nowhere; start one with"),
-        (["--ray", "127.0.0.1:9", "--shared"], "argument --shared: not allowed with argument --ray"),
+        (["--ray", "127.0.0.1:9"], 7, "error: --ray 127.0.0.1:9: nobody answers there"),
+        (
+            ["--ray", "nowhere"],
+            2,
+            "error: --ray nowhere: there is no Ray cluster to work on: Invalid address format: nowhere; start one with",
+        ),
+        (["--ray", "127.0.0.1:9", "--shared"], 2, "argument --shared: not allowed with argument --ray"),
     ],
 )
-def test_no_cluster_is_said_before_anything_is_written(words: list[str], sentence: str, tmp_path: Path) -> None:
+def test_no_cluster_is_said_before_anything_is_written(words: list[str], code: int, sentence: str, tmp_path: Path) -> None:
     ended = run_command(_HELD_STAGE, tmp_path / "out", tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
-    assert ended.code == 2 and sentence in ended.stderr, ended.stderr
+    assert ended.code == code and sentence in ended.stderr, ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
