@@ -153,7 +153,7 @@ test-slow: $(READY)
 
 test-long: $(READY)
 	@$(PYTEST) -m long
-	@$(MAKE) demo OUTPUT=$$(mktemp -d)/demo
+	@place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(MAKE) demo OUTPUT="$$place/demo"
 
 test-all: test test-slow test-long
 

@@ -20,7 +20,7 @@ from data_prep.megatron.index import PREFIX, STAGE, TokenFile, open_dataset
 from data_prep.megatron.shard import LINES, Part, join
 from data_prep.tokenizers.frame import FRONT, OWN_FRONT
 
-_SAME = (FRONT, OWN_FRONT, "tokenizer_digest", "vocab_size", "eos_token_id")
+_SAME = (FRONT, "tokenizer_digest", "vocab_size", "eos_token_id")  # the digest decides OWN_FRONT
 _SLOW = "not_by_words_because"  # of tokenizers without a fast path alone
 
 
@@ -36,9 +36,10 @@ def join_megatron(directories: Sequence[Path], output_dir: Path, *, arguments: a
         if directory.resolve() in {other.resolve() for other in directories[:number]}:
             raise ValueError(f"{directory} is given twice; its documents would be in the data twice")
         for name in _SAME:
-            if manifest.facts.get(name) != first.facts.get(name):
+            unsaid: list[int] | None = [] if name == FRONT else None  # older data sets have nothing in front
+            if manifest.facts.get(name, unsaid) != first.facts.get(name, unsaid):
                 raise ValueError(
-                    f"{directory} has {name} {manifest.facts.get(name)}, but {directories[0]} has {first.facts.get(name)};"
+                    f"{directory} has {name} {manifest.facts.get(name, unsaid)}, but {directories[0]} has {first.facts.get(name, unsaid)};"
                     " make both with the same tokenizer and --bos"
                 )
     num_bytes = sum(manifest.files[f"{PREFIX}.bin"].size for manifest in manifests)
@@ -61,7 +62,7 @@ def join_megatron(directories: Sequence[Path], output_dir: Path, *, arguments: a
         return write_manifest(
             staging,
             stage=STAGE,
-            facts={**{name: first.facts[name] for name in (*_SAME, _SLOW) if name in first.facts}, **sums, **checked},
+            facts={**{name: first.facts[name] for name in (*_SAME, OWN_FRONT, _SLOW) if name in first.facts}, **sums, **checked},
             arguments=vars(arguments) if arguments else None,
             inputs={str(directory): manifest.digest for directory, manifest in zip(directories, manifests)},
             known_digests=digests,

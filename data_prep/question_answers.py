@@ -98,7 +98,9 @@ def _parts(
 ) -> Iterator[tuple[str, list[int]]]:
     """Text and token ids: prompt, answer, prompt, answer ..."""
     as_text = plain(copy.deepcopy(tokenizer.backend_tokenizer)).encode  # a template may mean its special tokens, an answer does not
-    encode = tokenizer.backend_tokenizer.encode
+    meant = copy.deepcopy(tokenizer.backend_tokenizer)
+    meant.encode_special_tokens = False  # transformers leaves its own setting there
+    encode = meant.encode
     for document in read_documents(path, text_key=answer_key):
         question = document.fields.get(question_key)
         if not isinstance(question, str) or not question.strip() or not document.text.strip():

@@ -1,7 +1,8 @@
 """Patches that carry their guards: what is replaced, in which version, why, and when it can go.
 
 Those with digests call or rely on the code that they know.  Of them, what is needed for right numbers is refused on any other code; what only saves
-time or memory (`comfort`) is then left out.  A patch without digests has no use for the original, so any version that has the function will do.
+time or memory (`comfort`) is then left out.  A patch without digests has no use for the original's code; rehearsals call some originals, and their tests
+show whether a torch fits.
 """
 
 from __future__ import annotations

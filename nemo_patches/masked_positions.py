@@ -81,7 +81,8 @@ class _MaskedPositions:
 
     def _select(self, head: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """(tokens, 1, hidden_size) of states (length, samples, hidden_size)."""
-        hidden = gather_from_sequence_parallel_region(inputs[0]) if self._gathers else inputs[0]
+        # The head, told that it sees whole sequences, sums the gradients over the ranks itself: each takes its part of the sum.
+        hidden = gather_from_sequence_parallel_region(inputs[0], tensor_parallel_output_grad=False) if self._gathers else inputs[0]
         if self.places is not None:
             hidden = hidden.flatten(0, 1)[self.places].unsqueeze(1)
         return (hidden, *inputs[1:])

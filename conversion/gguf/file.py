@@ -81,7 +81,7 @@ class GGUFFile:
                 part is missing.
         """
         metadata, tensors = _read(path)
-        if metadata.get("split.count", 1) == 1:
+        if metadata.get("split.count", 1) in (0, 1):  # 0 is what llama.cpp writes where it has merged parts
             return cls((path,), metadata, _refuse_unreadable(tensors, path))
         paths = _parts(path, metadata["split.count"])
         found = [_read(part) for part in paths]

@@ -168,7 +168,7 @@ class LanguageFilter:
         if not in_language:
             return None, found
         script = _script_of(text) if any(wanted.scripts for wanted in in_language) else ""
-        for wanted in in_language:
+        for wanted in sorted(in_language, key=lambda one: best not in one.places):  # the most probable first, else as asked for
             if not wanted.scripts or script in wanted.scripts:
                 return wanted.asked, None
         return None, f"{found} in {script} script"

@@ -58,10 +58,10 @@ class Kind:
         """Whether a match of the pattern is personal data, by its check digits and what stands before it."""
         if self.check is not None and not self.check(match[0]):
             return False
-        before = match.string[max(0, match.start() - _CONTEXT) : match.start()]
-        if self.without is not None and self.without.search(before):
+        start, end = max(0, match.start() - _CONTEXT), match.start()  # not a slice, whose first word may be the end of one
+        if self.without is not None and self.without.search(match.string, start, end):
             return False
-        return self.context is None or self.context.search(before) is not None
+        return self.context is None or self.context.search(match.string, start, end) is not None
 
 
 def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:

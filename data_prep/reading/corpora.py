@@ -207,7 +207,8 @@ def _files_of(path: Path, ignore_other_files: bool) -> tuple[list[Path], list[st
     by_suffix = [f"{count:,} x {suffix}" for suffix, count in others.most_common()]
     if not files:
         also = f", only {', '.join(by_suffix)}" if by_suffix else ""
-        raise ValueError(f"the folder {path} has no text file{also}; expected names ending in {SUFFIXES_IN_WORDS}")
+        named = "; of a folder plain .json is not read, name such files one by one" if ".json" in others else ""
+        raise ValueError(f"the folder {path} has no text file{also}; expected names ending in {SUFFIXES_IN_WORDS}{named}")
     if (number := others.total()) > len(files) and not ignore_other_files:
         raise ValueError(
             f"the folder {path} has {len(files):,} text files and {number:,} others ({', '.join(by_suffix)}), which would not be read; move or"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,14 +72,14 @@ class Evaluated:
         found = dict(lines[0]) if len(lines) == 1 else {"ids": []}
         number = len(found["ids"])
         lengths = {number, *(len(scores) for scores in found.get("scores", {}).values())}
-        if lengths != {summary["num_items"]}:
+        if len(lengths) > 1 or number < summary["num_items"] or number % max(1, summary["num_items"]):  # a line for each filter of lm-eval
             raise ValueError(
                 f"{path} has {' / '.join(map(str, sorted(lengths)))} items, but {self.path} speaks of {summary['num_items']}: it was cut"
                 " or changed; evaluate the model again"
             )
         right = found["scores"].get("acc")
         told = (summary["metrics"].get("acc") or {}).get("value")
-        if right and told is not None and set(right) <= {0, 1} and abs(fmean(right) - told) > _ROUNDING:
+        if right and number == summary["num_items"] and told is not None and set(right) <= {0, 1} and abs(fmean(right) - told) > _ROUNDING:
             raise ValueError(
                 f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} says {told:.4f}: one of both was changed;"
                 " evaluate the model again"
@@ -197,11 +198,13 @@ def _read(folders: Sequence[Path]) -> list[Evaluated]:
 def _told_apart(models: Sequence[Evaluated]) -> list[Evaluated]:
     """The models, those of one name with the output of their training before it, or else with their folder."""
     found = []
+    places = [model.path.parent for model in models]
+    common = os.path.commonpath(places) if places else ""
     for model in models:
         alike = [other for other in models if other.name == model.name]
         outputs = [(training_of(other) or {}).get("output") for other in alike]
         mine = (training_of(model) or {}).get("output")
-        label = f"{mine}/{model.name}" if mine is not None and outputs.count(mine) == 1 else str(model.path.parent)
+        label = f"{mine}/{model.name}" if mine is not None and outputs.count(mine) == 1 else os.path.relpath(model.path.parent, common)
         found.append(replace(model, label=label) if len(alike) > 1 else model)
     return found
 
@@ -300,7 +303,7 @@ def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
         trained = [group for group in groups.values() if training_of(group[0]) and _transfer(group[0]) == _transfer(start)]
         for group in trained:
             group.append(start)
-        if trained:
+        if trained and all(model.step == 0 for model in groups[_identity(start)]):  # else also the beginning of those that name no training
             groups[_identity(start)].remove(start)
     found = [sorted(group, key=lambda model: -1 if model.step is None else model.step) for group in groups.values() if group]
     for group in found:

@@ -1,4 +1,4 @@
-"""GPUs that are not there, presented to NeMo: tensors with shape, dtype, device and storage but no values, in a world of any size.
+"""Simulated GPUs, presented to NeMo: tensors with shape, dtype, device and storage but no values, in a world of any size.
 
 Every branch that `torch.cuda.is_available()` opens is taken, with the CPU build of torch, by one process that plays one rank:
 

@@ -1,4 +1,4 @@
-"""What `torch.cuda` says of GPUs that are not there, and of their streams, events and generators."""
+"""What `torch.cuda` says of simulated GPUs, and of their streams, events and generators."""
 
 from __future__ import annotations
 

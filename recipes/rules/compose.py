@@ -84,7 +84,7 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
 
 def _tell_once(sentence: str) -> None:
     """On stderr, by one process of a run."""
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0" and "SCION_LAUNCHED" not in os.environ:
         print(sentence, file=sys.stderr, flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -43,11 +44,14 @@ def run_id(run_dir: Path) -> str:
     """The id of the run in a directory, drawn when it begins; for the process that completes its checkpoints."""
     path = run_dir / RUN_ID_NAME
     if path.is_file():
-        return path.read_text(encoding="utf-8").strip()
+        known, _, place = path.read_text(encoding="utf-8").strip().partition("\n")
+        # A copy of a run is another run; one that was moved is the same.
+        if not (place and os.path.exists(os.path.join(place, RUN_ID_NAME)) and not os.path.samefile(place, run_dir)):
+            return known
     drawn = uuid.uuid4().hex[:16]
     run_dir.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{drawn}.partial")
-    partial.write_text(drawn + "\n", encoding="utf-8")
+    partial.write_text(f"{drawn}\n{os.path.realpath(run_dir)}\n", encoding="utf-8")
     partial.replace(path)
     return drawn
 

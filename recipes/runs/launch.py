@@ -76,7 +76,8 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
-        return failure.exitcode if failure.exitcode in (command.IN_USE, command.LOST, command.HUNG) else command.WRONG
+        own = (command.IN_USE, command.LOST, command.HUNG, command.DAMAGED, command.TRY_AGAIN)
+        return failure.exitcode if failure.exitcode in own else command.WRONG
     return command.DONE
 
 

@@ -53,9 +53,12 @@ _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,
 _BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG, command.DAMAGED: DAMAGED}
 _OOM_KILLED = re.compile(r"^(?:slurmstepd|srun)\b.*(?:oom[-_ ]kill|Out Of Memory).*$", re.MULTILINE | re.IGNORECASE)  # by Slurm
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|out of memory", re.IGNORECASE)
-_STARTER = re.compile(r"^srun: (?:fatal: .+|.*\bmutually exclusive\b.*|(?:unrecognized|invalid) option .+)$", re.MULTILINE)  # no task began
+_STARTER = re.compile(
+    r"^srun: (?:fatal: (?!.*(?:configuration source|[Uu]nable to contact|[Cc]onnection|[Tt]imed out)).+|.*\bmutually exclusive\b.*|(?:unrecognized|invalid) option .+)$",
+    re.MULTILINE,
+)  # no task began
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk (of .* )?is full")
-_MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
+_MESSAGE = re.compile(r"^(?:\d+: )?(?:\[rank\d+\]: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

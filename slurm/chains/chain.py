@@ -181,5 +181,6 @@ def _send_links(
     except BaseException:
         with uninterrupted():
             take_back(job_ids, tag)
+            record(tuple(job_ids))  # so that nobody waits for a submission that came to nothing
         raise
     return job_ids

@@ -185,7 +185,8 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
         ValueError: saying which.
     """
     claim = submission.claim
-    if not submission.job_ids and (claim.host != socket.gethostname() or _start_of(claim.process_id) == claim.started):
+    is_recorded = (submission_dir(run_dir, submission.number) / "jobs.json").exists()
+    if not is_recorded and (claim.host != socket.gethostname() or _start_of(claim.process_id) == claim.started):
         raise ValueError(
             f"{run_dir} is being submitted by process {claim.process_id} on {claim.host}; wait until that has ended"
             f" (if it was killed, remove {submission_dir(run_dir, submission.number)})"
@@ -200,6 +201,7 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
 def _read_submission(run_dir: Path, number: int) -> Submission:
     directory = submission_dir(run_dir, number)
     content = read_json(directory / "claim.json")
+    content = {"place": os.path.realpath(run_dir), **content}  # of claims from before they named it
     content |= {"limits": Limits(**content["limits"]), "command": tuple(content["command"]), "tag": Tag(**content["tag"])}
     jobs = directory / "jobs.json"
     return Submission(number, Claim(**content), tuple(read_json(jobs)["job_ids"]) if jobs.exists() else ())
@@ -213,7 +215,7 @@ def _is_here(run_dir: Path, claim: Claim) -> bool:
     """Whether a claim is of this directory: it was made here, or of a directory that was moved here since."""
     return (
         os.path.realpath(run_dir) == claim.place
-        or not (Path(claim.place) / SUBMISSIONS_NAME).exists()
+        or not os.path.exists(os.path.join(claim.place, SUBMISSIONS_NAME))  # Path.exists raises for a place that may not be looked into
         or os.path.samefile(run_dir, claim.place)
     )
 

@@ -31,6 +31,12 @@ _PACKAGES = ("torch", "transformer-engine", "flash-attn", "apex", "nemo-toolkit"
 _OF_THE_TASK = ("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_")
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "wekafs", "cifs")
 
+# An image's TransformerEngine and apex compute on GPUs alone.
+_WITHOUT_KERNELS = (
+    "import sys; sys.modules.update(dict.fromkeys(('transformer_engine', 'apex', 'amp_C', 'flash_attn')));"
+    " from common import command; from recipes.train import main; command.run(main)"
+)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -300,7 +306,7 @@ def _start(
     devices = devices or trial.num_devices
     place = trial.directory
     words = [
-        *("recipes.train", "--recipe", "demo_adapt", "--output", str(run_dir)),
+        *("--recipe", "demo_adapt", "--output", str(run_dir)),
         *(f"model.checkpoint={place / 'nemo'}", f"data.train=[{place / 'data'}]", "data.document_mask=true"),
         *(f"parallel.devices_per_node={devices}", f"parallel.tensor_parallel_size={2 if devices % 2 == 0 else 1}"),
         *("schedule.global_batch_size=16", "schedule.micro_batch_size=2", "schedule.warmup_steps=2", "run.log_every_steps=1"),
@@ -310,7 +316,7 @@ def _start(
     ]
     with _log(run_dir).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", *words],
+            [sys.executable, *(("-c", _WITHOUT_KERNELS) if on_cpu else ("-m", "recipes.train")), *words],
             env=trial.environment(on_cpu=on_cpu, **(environment or {})),
             cwd=ROOT,
             stdout=log,

@@ -84,6 +84,7 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     except BaseException:
         with uninterrupted():
             take_back([job_id for job_ids in sent.values() for job_id in job_ids], tag)
+            record_jobs(root, number, tuple(name for names in named.values() for name in names))
         raise
     return named
 

@@ -40,6 +40,7 @@ def job_ends(reason: str) -> str:
             causes.OUT_OF_MEMORY,
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried\nsrun: error: gn01: task 3: Exited with exit code 1\n", causes.OUT_OF_MEMORY),
+        ("[rank3]: torch.OutOfMemoryError: CUDA out\nsrun: error: gn01: task 3: Exited with exit code 1\n", causes.OUT_OF_MEMORY),
         (
             "torch.OutOfMemoryError: CUDA out of memory\ntrained on\nRuntimeError: x\nsrun: error: gn01: task 0: Exited with exit code 1\n",
             causes.FAILED,

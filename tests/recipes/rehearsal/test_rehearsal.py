@@ -1,4 +1,4 @@
-"""Runs of the papers' sizes, played as one rank of their world on GPUs that are not there."""
+"""Runs of the papers' sizes, played as one rank of their world on simulated GPUs."""
 
 from __future__ import annotations
 
