@@ -35,7 +35,7 @@ from torch.futures import Future
 
 from nemo_patches.core import Patch
 
-NOWHERE = _StorageInfo("nothing is stored", 0, 0)
+NOWHERE = _StorageInfo("nothing is stored", 0, 1 << 44)  # room for any tensor, as the reader of indices asks for
 
 
 def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -105,7 +105,7 @@ def describe_dist_checkpoint(
 ) -> None:
     """Write all of a checkpoint but its numbers, for who asks what it would hold; see `write_dist_checkpoint` for the arguments."""
     chunks, shapes = _stack(tensors, prefix)
-    dtypes, nowhere = _dtypes(chunks), Place("__0_0.distcp", 0, 0)
+    dtypes, nowhere = _dtypes(chunks), Place("__0_0.distcp", 0, 1 << 44)  # room for any tensor, as the reader of indices asks for
     entries = [
         Entry(key, shape, dtypes[key], tuple(Chunk(b.offsets, b.sizes, nowhere) for b, _ in chunks if b.key == key))
         for key, shape in shapes.items()
