@@ -141,8 +141,9 @@ def _shards(checkpoint: dict[str, Any]) -> Iterator[ShardedTensor | ShardedObjec
 
 
 def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> None:
-    reader = FileSystemReader(weights)
-    metadata = reader.read_metadata()
+    if maybe_load_config(str(weights)) is None:  # which the first rank writes, and the reader of the index asks for
+        save_config(CheckpointingConfig("torch_dist", 1), str(weights))
+    metadata = FileSystemReader(weights).read_metadata()
     for shard in shards:
         if isinstance(shard, ShardedTensor):
             shape = torch.Size(shard.global_shape)
@@ -159,8 +160,6 @@ def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> N
         metadata.storage_data[index] = NOWHERE
     with (weights / ".metadata").open("wb") as stream:
         pickle.dump(metadata, stream)
-    if maybe_load_config(str(weights)) is None:
-        save_config(CheckpointingConfig("torch_dist", 1), str(weights))
 
 
 def _patch(target: str, package: str, digests: Mapping[str, str], wrap: Callable[..., Any]) -> Patch:

@@ -301,7 +301,8 @@ OF_THIS_PROJECT = (
     "bert",
     "roberta",
     "xlm_roberta",
-)  # NeMo does not have them
+    "gemma",
+)  # NeMo does not have them, or gets another configuration from us
 NEMO_CLASSES = {
     "opt": ("GPTModel", "OPTConfig"),
     "bert": ("GPTModel", "EncoderConfig"),
@@ -313,7 +314,7 @@ NEMO_CLASSES = {
     "gemma2": ("Gemma2Model", "Gemma2Config"),
     "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
     "gemma3": ("Gemma3Model", "Gemma3Config1B"),
-    **dict.fromkeys(("yarn", "olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss"), ("GPTModel", "EngineConfig")),
+    **dict.fromkeys(("gemma", "yarn", "olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss"), ("GPTModel", "EngineConfig")),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     "smollm3": ("LlamaModel", "LlamaConfig"),
