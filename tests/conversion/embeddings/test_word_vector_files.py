@@ -36,6 +36,7 @@ def test_a_fasttext_model_is_read_whole_or_refused_wherever_it_is_cut(tmp_path: 
         (gzip.compress(b"a 1 0 0 0 0 0 0\n" * (1 << 20)), "stands for more text than its size explains"),
         (gzip.compress(b"a\xff 1 2\n"), "is cut off or damaged behind line 1"),
     ],
+    ids=["cut", "one line", "many lines", "no UTF-8"],  # packed bytes hold the second in which a process starts
 )
 def test_compressed_text_is_bounded_by_its_size(content: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "m.vec.gz"
