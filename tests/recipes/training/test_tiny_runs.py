@@ -81,7 +81,7 @@ def test_two_stages_of_adapters_with_two_tokens(two_stages: tuple[Path, list[dic
     first, last = (export(run / f"checkpoints/step_{step:07d}", tmp_path / f"hf_{step}") for step in (until, steps))
     assert source.keys() == first.keys() == last.keys()
     told = [read_json(tmp_path / f"hf_{step}/scion.json")["facts"]["run"] for step in (until, steps)]
-    assert told[0] == told[1] and (told[0]["id"], told[0]["output"]) == ((run / "run_id").read_text().strip(), "run")
+    assert told[0] == told[1] and (told[0]["id"], told[0]["output"]) == ((run / "run_id").read_text().splitlines()[0], "run")
     assert verify.main([str(tmp_path / f"hf_{steps}"), str(run / f"checkpoints/step_{steps:07d}")]) == 0
     for name, tensor in source.items():
         is_linear = any(part in name for part in ("proj.weight", "fc1.weight", "fc2.weight"))
