@@ -303,9 +303,12 @@ def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
         trained = [group for group in groups.values() if training_of(group[0]) and _transfer(group[0]) == _transfer(start)]
         for group in trained:
             group.append(start)
-        if trained and all(model.step == 0 for model in groups[_identity(start)]):  # else also the beginning of those that name no training
-            groups[_identity(start)].remove(start)
-    found = [sorted(group, key=lambda model: -1 if model.step is None else model.step) for group in groups.values() if group]
+        alone = groups[_identity(start)]
+        if trained and all(model.step == 0 for model in alone):  # else also the beginning of those that name no training
+            alone.remove(start)
+            if not alone:
+                del groups[_identity(start)]
+    found = [sorted(group, key=lambda model: -1 if model.step is None else model.step) for group in groups.values()]
     for group in found:
         for earlier, later in itertools.pairwise(group):
             if earlier.step == later.step:

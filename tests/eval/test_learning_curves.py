@@ -249,3 +249,14 @@ def test_a_curve_is_the_runs_of_a_recipe_and_a_transfer_begins_all_that_follow_i
         "focus, lora": (1, {0: [5.0], 10: [2.0]}),
         "recipe": (1, {10: [1.0]}),
     }
+
+
+def test_two_transfers_each_begin_the_training_that_goes_on_from_them(results):
+    for number, method in enumerate(("mean", "focus")):
+        put(results, f"{method}-0", 5.0 + number, 3.0, method=method, stage="conversion.transfer")
+        run = {"id": method, "output": method, "name": "recipe", "recipe": "full", "seed": 1}
+        put(results, f"{method}-10", 4.0 + number, 2.0, method=method, step=10, run=run)
+    assert {curve.label: curve.values["sl"] for curve in read_comparison([results]).curves} == {
+        "mean": {0: [5.0], 10: [4.0]},
+        "focus": {0: [6.0], 10: [5.0]},
+    }
