@@ -33,35 +33,24 @@ def cache_dir() -> Path:
 
 
 @cache
-def load(source: Path, *, has_equal: bool = False, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr).
-
-    Args:
-        has_equal: nothing is said, as the other way is compiled too and costs little more.
-        flags: of the compiler, further ones for this file.
-    """
+def load(source: Path) -> ctypes.CDLL | None:
+    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr)."""
     if os.environ.get("SCION_NATIVE") == "0":
         return None
     compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if compiler is None:
-        if not has_equal:
-            print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
+        print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
         return None
     # -march=native: a home directory is often shared by machines of different kinds, so the processor is part of the name.
     text = b"".join(path.read_bytes() for path in (source, *sorted(_HEADERS.glob("*.h"))))
-    flags = (*_FLAGS, *flags)
-    key = digest_bytes(text + repr((flags, compiler, _processor())).encode()).removeprefix("xxh3:")
+    key = digest_bytes(text + repr((_FLAGS, compiler, _processor())).encode()).removeprefix("xxh3:")
     target = cache_dir() / f"{source.stem}-{key[:16]}.so"
     try:
         if not target.exists():
-            _compile(compiler, flags, source, target)
+            _compile(compiler, source, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
-        if not has_equal:
-            print(
-                f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower",
-                file=sys.stderr,
-            )
+        print(f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower", file=sys.stderr)
         return None
 
 
@@ -71,11 +60,11 @@ def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
-def _compile(compiler: str, flags: tuple[str, ...], source: Path, target: Path) -> None:
+def _compile(compiler: str, source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:  # several processes may be at it
         built = Path(directory) / target.name
-        words = [compiler, *flags, f"-I{_HEADERS}", "-o", str(built), str(source), "-lm"]
+        words = [compiler, *_FLAGS, f"-I{_HEADERS}", "-o", str(built), str(source), "-lm"]
         subprocess.run(words, check=True, capture_output=True, timeout=120)
         os.replace(built, target)
 

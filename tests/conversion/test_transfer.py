@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,9 @@ from safetensors.torch import load_file
 from tokenizers import AddedToken
 from transformers import OPTForCausalLM, PreTrainedTokenizerFast
 
-from common import native
-from common.artifacts import check_files, digest_file, read_manifest
-from common.devices import has_gpu
+from common.artifacts import check_files, read_manifest
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.embeddings import METHODS
-from conversion.embeddings.methods import row_sums
 from conversion.transfer import main
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
 from tests.conversion.embedding_fixtures import (
@@ -34,7 +29,6 @@ from tests.conversion.embedding_fixtures import (
     transfer_arguments,
     transfer_folders,
 )
-from tests.processes import ROOT
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
 
@@ -95,20 +89,6 @@ def test_everything_but_the_tokens_is_unchanged(
     assert len(copied) == counts.get("copied", 0) and bool(copied) == METHODS[method].copies
     for entry in copied:
         assert torch.equal(after[INPUT][entry["id"]], before[INPUT][entry["sources"][0][0]])
-
-
-@pytest.mark.some(2)
-@pytest.mark.skipif(has_gpu() or native.load(row_sums.SOURCE) is None, reason="torch makes rows on a GPU, and where there is no C compiler")
-@pytest.mark.parametrize("method", ["mean", "random", "align", "focus", "omp", "wechsel", "clp", "sava"])
-def test_rows_are_made_without_torch(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
-    """Its import took half of the time and two thirds of the memory of `mean`."""
-    assert run(folders, tmp_path / "with", method=method, source="untied") == 0
-    arguments = transfer_arguments(folders, tmp_path / "without", source="untied", method=method)
-    code = "import sys; from conversion.transfer import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, check=True, timeout=120, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False"
-    found, expected = (digest_file(tmp_path / name / "model.safetensors") for name in ("without", "with"))
-    assert found == expected
 
 
 def test_loads_in_transformers(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
-from common import native
-from common.devices import has_gpu, num_threads
-from conversion.embeddings.spaces.short_table import ShortTable, padded
 from conversion.embeddings.spaces.sparse_weights import Columns
 from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import Rows, row_lengths, unit_rows
@@ -21,13 +14,9 @@ from conversion.embeddings.spaces.token_vectors import Rows, row_lengths, unit_r
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCE = Path(__file__).with_name("pursuit.c")
-_BLOCK_ROWS = 480  # of the compiled loops' 48: what a thread does at once
+_BLOCK_ROWS = 512
 _DEPENDENT = 1e-3  # an atom of which less is left beside the chosen ones adds nothing but rounding
 _EXACT = 1e-5  # a vector of which less is left is done
-
-Pursuit = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""From unit vectors (num_vectors, size) to ids of atoms and their coefficients, both (num_vectors, steps); 0 where unused."""
 
 
 def pursuit_weights(vectors: Rows, atoms: Rows, columns: Columns, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
@@ -45,69 +34,28 @@ def pursuit_weights(vectors: Rows, atoms: Rows, columns: Columns, *, num_atoms: 
     Returns:
         (num_vectors, columns.num_columns) float64, mapped from a file: coefficients of the atoms at their own length.
     """
-    lengths = row_lengths(atoms)
-    preference = lengths.astype(np.float32) if long_first else np.ones(len(atoms), np.float32)
-    steps = min(num_atoms, len(atoms), atoms.shape[1])
-    pursue = _fastest_pursuit(atoms, steps, preference)
+    import torch
 
-    def weights(start: int) -> sparse.csr_matrix:
-        block = vectors[start : start + _BLOCK_ROWS].astype(np.float32)
-        scale = np.linalg.norm(block, axis=1, keepdims=True)
-        ids, found = pursue(block / np.maximum(scale, 1e-30))
-        coefficients = found * scale / lengths[ids]
-        kept = coefficients != 0
-        starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        return columns.renamed(sparse.csr_matrix((coefficients[kept], ids[kept], starts), shape=(len(block), len(atoms))))
+    lengths = row_lengths(atoms)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    unit = torch.from_numpy(unit_rows(atoms)).to(device)
+    preference = torch.from_numpy(lengths.astype(np.float32) if long_first else np.ones(len(atoms), np.float32)).to(device)
+    steps = min(num_atoms, len(atoms), atoms.shape[1])
 
     rows = StoredRows(columns.num_columns)
-    with ThreadPoolExecutor(num_threads() if isinstance(pursue, CompiledPursuit) else 1) as pool:
-        for block in pool.map(weights, range(0, len(vectors), _BLOCK_ROWS)):
-            rows.append(block)
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        block = vectors[start : start + _BLOCK_ROWS].astype(np.float32)
+        scale = np.linalg.norm(block, axis=1, keepdims=True)
+        found = pursue(torch.from_numpy(block / np.maximum(scale, 1e-30)).to(device), unit, steps, preference)
+        ids, coefficients = (values.cpu().numpy() for values in found)
+        coefficients = coefficients * scale / lengths[ids]
+        kept = coefficients != 0
+        starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        rows.append(columns.renamed(sparse.csr_matrix((coefficients[kept], ids[kept], starts), shape=(len(block), len(atoms)))))
     return rows.matrix()
 
 
-def _fastest_pursuit(atoms: Rows, steps: int, preference: np.ndarray) -> Pursuit:
-    """Compiled loops where there is a compiler and no GPU; both ways make the same choices."""
-    is_on_gpu = has_gpu()
-    library = None if is_on_gpu else native.load(SOURCE)
-    if library is not None:
-        return CompiledPursuit(library, atoms, steps, preference)
-    import torch
-
-    device = "cuda" if is_on_gpu else "cpu"
-    unit, weight = (torch.from_numpy(values).to(device) for values in (unit_rows(atoms), preference))
-
-    def pursue(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        chosen, coefficients = plain_pursuit(torch.from_numpy(block).to(device), unit, steps, weight)
-        return chosen.cpu().numpy(), coefficients.cpu().numpy()
-
-    return pursue
-
-
-class CompiledPursuit:
-    """The choices of `plain_pursuit` from products of 8 bits: those that may be the highest are made again (see pursuit.c).
-
-    Args:
-        atoms: (num_all_atoms, size) of any length but 0.
-        preference: (num_all_atoms,) float32
-    """
-
-    def __init__(self, library: ctypes.CDLL, atoms: Rows, steps: int, preference: np.ndarray) -> None:
-        self._table, self._steps = ShortTable(library, atoms), steps
-        self._preference = np.zeros(len(self._table.rows), dtype=np.float32)
-        self._preference[: len(atoms)] = preference
-
-    def __call__(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of atoms and their coefficients, as `Pursuit` says."""
-        table = self._table
-        chosen = np.zeros((len(vectors), self._steps), dtype=np.int32)
-        coefficients = np.zeros((len(vectors), self._steps))
-        arrays = (table.rows, table.numbers, table.unit, table.lost, self._preference, padded(vectors))
-        table.call("pursue_all", *arrays, *table.rows.shape, len(vectors), self._steps, chosen, coefficients)
-        return chosen, coefficients
-
-
-def plain_pursuit(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor) -> tuple[Tensor, Tensor]:
+def pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor) -> tuple[Tensor, Tensor]:
     """Ids of the chosen unit atoms and their coefficients for vectors of length one, both (num_vectors, steps); unused places have coefficient 0.
 
     Similarities are multiplied by the preference (num_all_atoms,).  The chosen atoms are kept as Q R with orthonormal Q, so that each step is one product with all atoms.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.methods.random_rows import RandomRows, RowStatistics
+from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
 from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
@@ -147,7 +147,7 @@ def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Call
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
     """
     is_drawn = plan.is_drawn
-    draw, names = (RandomRows(statistics(), seed=seed, layer=layer), keys()) if is_drawn.any() else (None, ())
+    drawn_from, names = (statistics(), keys()) if is_drawn.any() else (None, ())
     bits = matrix.bits()
     fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
     # Of the bits at hand: to read them again would map the file's pages a second time.
@@ -159,17 +159,18 @@ def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Call
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
             rows[plan.mapped.ids[places] - start] = rounded_to(mapping(places), matrix.dtype_name)
-        if draw is not None and len(drawn := np.flatnonzero(is_drawn[start : start + len(rows)])):
-            rows[drawn] = rounded_to(draw([names[start + i] for i in drawn]), matrix.dtype_name)
+        if drawn_from is not None and len(drawn := np.flatnonzero(is_drawn[start : start + len(rows)])):
+            made = random_rows([names[start + i] for i in drawn], drawn_from, seed=seed, layer=layer)
+            rows[drawn] = rounded_to(made, matrix.dtype_name)
 
     return make
 
 
 def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype_name: str, *, seed: int, layer: str) -> Iterator[Bits]:
     """Random rows of all tokens as `random_rows` draws them, some at a time: bits of (some_rows, size), rounded to a dtype."""
-    draw, block_rows = RandomRows(statistics, seed=seed, layer=layer), max(1, _BLOCK_VALUES // len(statistics.mean))
+    block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
     for start in range(0, len(keys), block_rows):
-        yield rounded_to(draw(keys[start : start + block_rows]), dtype_name)
+        yield rounded_to(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer), dtype_name)
 
 
 def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:

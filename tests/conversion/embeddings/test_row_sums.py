@@ -1,4 +1,4 @@
-"""Copies and weighted sums of rows: the compiled loop beside torch, and beside numpy in float64."""
+"""Copies and weighted sums of rows, beside numpy in float64."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import pytest
 import torch
 from scipy import sparse
 
-from common import native
-from conversion.embeddings.methods.row_sums import SOURCE, row_filler
+from conversion.embeddings.methods.row_sums import row_filler
 from conversion.formats.lazy_tensor import bits_of
 
 _NUM_ROWS, _NUM_SOURCE = 61, 40
 _LEFT = 7.0  # in rows that nobody writes
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 255, 256, 300, 576])
+@pytest.mark.parametrize("size", [1, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_rows_are_copies_or_sums(size: int, dtype: torch.dtype, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_compiled and native.load(SOURCE, has_equal=True) is None:
-        pytest.skip("no C compiler")
+def test_rows_are_copies_or_sums(size: int, dtype: torch.dtype) -> None:
     source_ids, weights, matrix = _case(size, dtype)
-    if not is_compiled:
-        monkeypatch.setattr(native, "load", lambda *_, **__: None)
     rows = _rows(source_ids, weights, matrix)
     is_copy, has_weights = source_ids >= 0, np.diff(weights.indptr) > 0
     bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[matrix.element_size()]
@@ -37,16 +31,11 @@ def test_rows_are_copies_or_sums(size: int, dtype: torch.dtype, is_compiled: boo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_blocks_and_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
+def test_blocks_do_not_change_a_bit(dtype: torch.dtype) -> None:
     source_ids, weights, matrix = _case(300, dtype)
-    whole, threads = _rows(source_ids, weights, matrix), torch.get_num_threads()
-    try:
-        for num_threads in (1, 3, 64):
-            torch.set_num_threads(num_threads)
-            for block_rows in (1, 7, _NUM_ROWS):
-                assert torch.equal(_rows(source_ids, weights, matrix, block_rows).view(torch.int16), whole.view(torch.int16))
-    finally:
-        torch.set_num_threads(threads)
+    whole = _rows(source_ids, weights, matrix)
+    for block_rows in (1, 7):
+        assert torch.equal(_rows(source_ids, weights, matrix, block_rows).view(torch.int16), whole.view(torch.int16))
 
 
 def test_a_sum_is_rounded_once_and_to_even() -> None:
