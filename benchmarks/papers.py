@@ -182,7 +182,7 @@ ITEMS = (
         "sava F10",
         "training loss by the number of pairs of the map",
         WORKS,
-        ("conversion.transfer --source mistral/ --tokenizer minerva/ --method sava --helper minerva_3b/ --num-pairs 2000 --output hf_few/", "eval.figures loss --run all=work/all few=work/few --output figure/"),
+        ("conversion.transfer --source mistral/ --tokenizer minerva/ --method sava-adam --helper minerva_3b/ --num-pairs 2000 --output hf_few/", "eval.figures loss --run all=work/all few=work/few --output figure/"),
         "tests/conversion/embeddings/test_embeddings_references.py::test_sava_s_map_on_some_pairs",
         "small vocabularies",
     ),

@@ -18,6 +18,8 @@ AffineFit = Literal["least-squares", "plain", "adam", "procrustes", "ortho"]
 
 _ADAM_STEPS, _ADAM_LEARNING_RATE = 1000, 1e-3  # SAVA, appendix A
 _RIDGE = 1e-6  # of the mean diagonal: only against a singular system
+_RIDGES = np.geomspace(_RIDGE, 1e3, 46)  # of the mean diagonal, of which cross-validation chooses
+_FEW_PAIRS = 10  # per dimension: below, least squares fit the noise of the pairs more than Adam's thousand steps do
 _BLOCK_ROWS = 1024
 
 
@@ -70,8 +72,9 @@ def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callabl
     Args:
         source: (num_pairs, source_size)
         target: (num_pairs, target_size)
-        fit: `least-squares` in closed form, `plain` the same without scaling, `adam` as SAVA's code, `procrustes` (a rotation, with
-            zeros for missing dimensions), or `ortho`, the rotation of SAVA's code (columns scaled once more before it, and back after).
+        fit: `least-squares` in closed form (few pairs: a ridge, its strength chosen by cross-validation), `plain` the same without
+            scaling, `adam` as SAVA's code, `procrustes` (a rotation, with zeros for missing dimensions), or `ortho`, the rotation of
+            SAVA's code (columns scaled once more before it, and back after).
         seed: of Adam's first weights.
 
     Returns:
@@ -96,39 +99,66 @@ def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callabl
 
 
 def _least_squares(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise |x W + b - y| by normal equations over blocks of rows; the ridge keeps them solvable.
+    """Minimise |x W + b - y|² by normal equations over blocks of rows, plus a ridge times |W|²: `_ridge` says how much.
 
     Rows are scaled to have small means, so that taking the means out of the sums of products costs no digits.
     """
-    count = 0
+    count, y_squares = 0, 0.0
     gram = cross = x_sum = y_sum = np.zeros(1)
     for x, y in pairs:
         count += len(x)
         gram, cross = gram + x.T @ x, cross + x.T @ y
-        x_sum, y_sum = x_sum + x.sum(axis=0), y_sum + y.sum(axis=0)
+        x_sum, y_sum, y_squares = x_sum + x.sum(axis=0), y_sum + y.sum(axis=0), y_squares + float(np.square(y).sum())
     x_mean, y_mean = x_sum / count, y_sum / count
     gram, cross = gram - count * np.outer(x_mean, x_mean), cross - count * np.outer(x_mean, y_mean)
-    gram[np.diag_indices_from(gram)] += _RIDGE * max(np.trace(gram) / len(gram), np.finfo(np.float64).tiny)
+    gram[np.diag_indices_from(gram)] += _ridge(gram, cross, y_squares - count * float(y_mean @ y_mean), count)
     weight = np.linalg.solve(gram, cross)
     return weight, y_mean - x_mean @ weight
 
 
+def _ridge(gram: np.ndarray, cross: np.ndarray, y_squares: float, count: int) -> float:
+    """What is added to the diagonal: next to nothing where pairs are many, else what generalised cross-validation chooses.
+
+    Golub, Heath and Wahba 1979, equation 1.4: of the grid, the ridge with the least mean squared error over (1 - degrees of freedom / pairs)²,
+    which stands for leaving out each pair in turn.
+
+    Args:
+        gram, cross: (size, size) and (size, target_size), sums of products of the centred pairs.
+        y_squares: sum of squares of the centred targets.
+        count: pairs.
+    """
+    scale = max(float(np.trace(gram)) / len(gram), float(np.finfo(np.float64).tiny))
+    if count >= _FEW_PAIRS * len(gram):
+        return _RIDGE * scale
+    values, vectors = np.linalg.eigh(gram)
+    values, explained = np.maximum(values, 0.0), np.square(vectors.T @ cross).sum(axis=1)
+
+    def error(ridge: float) -> float:
+        rest = y_squares - float((explained * (values + 2 * ridge) / np.square(values + ridge)).sum())
+        return rest / (1 - (1 + float((values / (values + ridge)).sum())) / count) ** 2  # 1: the bias
+
+    return min((float(ridge) for ridge in _RIDGES * scale), key=error)
+
+
 def _adam(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise the mean squared error of a linear layer on zero-padded rows from torch's default start."""
+    """Minimise the mean squared error of a linear layer on zero-padded rows from torch's default start, on a GPU where there is one."""
     import torch
 
+    from conversion.checkpoints.hf_model import default_device
+
+    device = default_device()
     size = max(x.shape[1], y.shape[1])
-    inputs, outputs = (torch.from_numpy(np.pad(rows, ((0, 0), (0, size - rows.shape[1])))).float() for rows in (x, y))
+    inputs, outputs = (torch.from_numpy(np.pad(rows, ((0, 0), (0, size - rows.shape[1])))).float().to(device) for rows in (x, y))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = torch.nn.Linear(size, size)
+        layer = torch.nn.Linear(size, size).to(device)
     optimizer = torch.optim.Adam(layer.parameters(), lr=_ADAM_LEARNING_RATE)
     for _ in range(_ADAM_STEPS):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(layer(inputs), outputs).backward()
         optimizer.step()
-    weight = layer.weight.detach().double().numpy().T
-    return weight[: x.shape[1], : y.shape[1]], layer.bias.detach().double().numpy()[: y.shape[1]]
+    weight = layer.weight.detach().cpu().double().numpy().T
+    return weight[: x.shape[1], : y.shape[1]], layer.bias.detach().cpu().double().numpy()[: y.shape[1]]
 
 
 def _rotation(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ tokens that both vocabularies have; what is combined, or mapped to, are the sour
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from scipy import sparse
@@ -63,7 +64,8 @@ def clp_plus_method(inputs: TransferInputs) -> RowPlan:
 def sava_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is its helper row through an affine map fitted on the shared tokens.
 
-    SAVA (Moroni et al. 2025, section 3 and appendix A), by closed-form least squares, which gives what 1,000 steps of Adam approach.
+    SAVA (Moroni et al. 2025, section 3 and appendix A), by closed-form least squares, which gives what 1,000 steps of Adam approach;
+    with few pairs a cross-validated ridge keeps it from fitting their noise.
 
     Raises:
         ValueError: if the helper has no shared or no new token.
@@ -124,7 +126,14 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
         mapping = fit_map(space.rows(anchors), _float_rows(matrix, source_ids), fit=fit, seed=inputs.seed)
         return lambda places: mapping(space.rows(ids[places]))
 
-    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make_map))
+    plan = plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make_map))
+    if fit in ("least-squares", "plain") and len(anchors) < helper.size:
+        warning = (
+            f"--method {name} has {len(anchors):,} pairs for a map of {helper.size:,} dimensions, so a cross-validated ridge chooses among"
+            " the maps that fit them; give more pairs, or --method sava-adam for the fit of SAVA's paper"
+        )
+        plan = replace(plan, warnings=(warning,))
+    return plan
 
 
 def _some_pairs(inputs: TransferInputs, anchors: np.ndarray) -> np.ndarray:

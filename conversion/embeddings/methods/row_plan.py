@@ -73,6 +73,7 @@ class RowPlan:
         weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that have another origin.
         mapped: rows that are neither copied, drawn nor sparse sums.
         facts: what the method has to say of its work, for manifest and report.
+        warnings: sentences about the rows that need a look.
     """
 
     origins: np.ndarray
@@ -80,6 +81,7 @@ class RowPlan:
     weights: sparse.csr_matrix
     mapped: MappedRows | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         is_drawn = np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))

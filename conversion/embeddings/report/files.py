@@ -126,7 +126,7 @@ def write_report(
         Sentences about rows that need a look; empty where all is well.
     """
     figures = transfer_figures(inputs, plan, layers, texts)
-    warnings = warnings_of(figures)
+    warnings = [*plan.warnings, *warnings_of(figures)]
     head = {**facts, "warnings": warnings, "figures": figures, "special_tokens": [list(row) for row in special_token_table(inputs, plan)]}
     with open(directory / REPORT_NAME, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(head, ensure_ascii=False)[:-1] + ', "tokens": [\n')

@@ -327,6 +327,20 @@ def test_least_squares_solves_the_least_squares(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(fit_map(x, y, fit="least-squares", seed=0)(x), expected, atol=1e-5)  # the ridge is 1e-6
 
 
+@pytest.mark.parametrize("pairs_per_dimension", [0.5, 1.0, 1.25, 3.0])
+def test_least_squares_on_few_pairs_predict_no_worse_than_adam(pairs_per_dimension: float) -> None:
+    """Held-out error of a noisy planted map: SAVA's 2,000 pairs are fewer than the 2,560 dimensions of its helper."""
+    generator = np.random.default_rng(0)
+    size, num_pairs = 40, round(40 * pairs_per_dimension)
+    x = generator.standard_normal((num_pairs + 1000, size)) * np.arange(1, size + 1) ** -0.7
+    x = x @ np.linalg.qr(generator.standard_normal((size, size)))[0]
+    y = x @ generator.standard_normal((size, 60)) + generator.standard_normal((len(x), 60)) * 0.5 * x.std()
+    exact, adam = (fit_map(x[:num_pairs], y[:num_pairs], fit=fit, seed=0)(x[num_pairs:]) for fit in ("least-squares", "adam"))
+    errors = [np.square(rows - y[num_pairs:]).mean() for rows in (exact, adam)]
+    print(f"{num_pairs} pairs, {size} dimensions: least squares {errors[0]:.4f}, Adam {errors[1]:.4f}")
+    assert errors[0] < errors[1]
+
+
 def test_procrustes_recovers_a_rotation() -> None:
     generator = np.random.default_rng(0)
     rotation, _ = np.linalg.qr(generator.standard_normal((8, 8)))
