@@ -19,11 +19,11 @@ from common.tables import markdown_table
 from eval.reporting.across_languages import training_costs, write_across_languages
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
 from eval.reporting.generation import read_generation
-from eval.reporting.grid import grid_folders, read_grid, write_grid
+from eval.reporting.grid import grid_folders, is_below, read_grid, write_grid
 from eval.reporting.items_page import items_page
 from eval.reporting.languages import write_languages
 from eval.reporting.page import report_page
-from eval.reporting.runs import Report, read_report
+from eval.reporting.runs import Report, read_report, require_clear_baseline
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
 from eval.running.generation import EFFICIENCY_NAME
 from eval.running.model_names import named_checkpoints
@@ -97,7 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="report.html, report.md, scores.csv, tables.tex, items.html"
     )
-    parser.add_argument("--baseline", metavar="NAME", help="run that the others are tested against; default: the first not trained here")
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="run that the others are tested against; default: the one not trained here, or of the first --grid row",
+    )
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="as the plan prints it: draws curves against tokens and bytes too")
     parser.add_argument("--items", type=int, default=20, metavar="N", help="wins and losses shown of each task (default: 20; 0: no page)")
     parser.add_argument(
@@ -151,13 +155,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.kg_co2_per_kwh <= 0:
         raise ValueError(f"--kg-co2-per-kwh is {arguments.kg_co2_per_kwh:g}; expected a number above 0")
     report = read_report(arguments.results, baseline=arguments.baseline)
+    folders = grid_folders(arguments.grid)
+    if arguments.baseline is None and folders:  # changes are over the grid's first row
+        report = replace(report, runs=tuple(sorted(report.runs, key=lambda run: not is_below(run.last, next(iter(folders.values()))))))
+    elif arguments.baseline is None:
+        require_clear_baseline(report)
     runs, gpu = named_checkpoints(arguments.run, option="--run"), find_gpu(arguments.gpu) if arguments.gpu else None
     report = replace(
         report,
         generation=read_generation(arguments.efficiency, report),
         costs=training_costs(report, runs, gpu=gpu, kg_per_kwh=arguments.kg_co2_per_kwh),
     )
-    folders = grid_folders(arguments.grid)
     grid = read_grid(report, folders, lines(report)) if folders else None
     with staged_directory(arguments.output) as staging:
         write_report(

@@ -56,6 +56,11 @@ def grid_folders(words: Sequence[str]) -> dict[str, list[Path]]:
     return rows
 
 
+def is_below(model: Evaluated, folders: Sequence[Path]) -> bool:
+    """Whether a model's results are in one of these folders."""
+    return any(model.path.resolve().is_relative_to(folder) for folder in folders)
+
+
 def read_grid(report: Report, folders: Mapping[str, Sequence[Path]], all_lines: Sequence[Line]) -> Grid:
     """Rows of headline scores, each over the last checkpoints of all runs below the row's folders.
 
@@ -66,7 +71,7 @@ def read_grid(report: Report, folders: Mapping[str, Sequence[Path]], all_lines: 
     rows: Grid = {}
     headlines = [line for line in all_lines if line.headline]
     for name, below in folders.items():
-        models = [model for model in report.models if any(model.path.resolve().is_relative_to(folder) for folder in below)]
+        models = [model for model in report.models if is_below(model, below)]
         if not models:
             raise ValueError(f"--grid {name}: there is no result of --results below {', '.join(map(str, below))}; name folders of results")
         for model in models:

@@ -171,7 +171,7 @@ def read_report(folders: Sequence[Path], *, baseline: str | None = None) -> Repo
     """Runs from the results below folders, the baseline first.
 
     Args:
-        baseline: name of a run or of its last checkpoint; by default the first model that was not trained here, else the first run.
+        baseline: name of a run or of its last checkpoint; by default the first model that was not trained here, else the first run (`require_clear_baseline`).
 
     Raises:
         ValueError: if there are no results, two are of the same run and step, two were asked different prompts or scored on different
@@ -344,6 +344,20 @@ def _run_name(models: Sequence[Evaluated]) -> str:
     parts = [str(facts[key]) for key in ("method", "head") if facts.get(key) is not None] or ([str(run["name"])] if run else [])
     seed = f"seed {facts['seed']}" if facts.get("seed") is not None else ""
     return ", ".join(filter(None, [*parts, seed])) or models[0].path.parent.parent.name
+
+
+def require_clear_baseline(report: Report) -> None:
+    """Refuse a report whose baseline would be the first folder by name.
+
+    Raises:
+        ValueError: if there are several runs, and none or more than one was not trained here.
+    """
+    untrained = [run.name for run in report.runs if run.last.step is None]
+    if len(report.runs) > 1 and len(untrained) != 1:
+        raise ValueError(
+            f"the default baseline is the one model that was not trained here, but there are {len(untrained)}; name it by --baseline:"
+            f" {'; '.join(untrained or [run.name for run in report.runs])}"
+        )
 
 
 def _baseline(runs: Sequence[Run], wanted: str | None) -> Run:

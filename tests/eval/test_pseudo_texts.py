@@ -57,7 +57,7 @@ def test_masked_and_causal_models_stand_apart(
     assert results["masked"]["texts"] == {} and "pseudo_texts" not in results["causal"]
     figures = results["masked"]["pseudo_texts"]["sl"]
     assert figures["low"] < figures["pseudo_bits_per_byte"] < figures["high"] and figures["window_tokens"] == 34
-    assert report.main(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report")]) == 0
+    assert report.main(["--results", str(tmp_path / "results"), "--baseline", "causal", "--output", str(tmp_path / "report")]) == 0
     with open(tmp_path / "report" / "scores.csv", newline="") as stream:
         rows = [(row["checkpoint"], row["metric"]) for row in csv.DictReader(stream)]
     assert sorted(rows) == [("causal", "bits_per_byte"), ("masked", "pseudo_bits_per_byte"), ("other", "pseudo_bits_per_byte")]

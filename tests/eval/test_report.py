@@ -224,7 +224,7 @@ def test_other_refusals(tmp_path):
 def test_backends_and_versions_are_told(tmp_path):
     make_result(tmp_path, "a", None, None, skill=0.5, items=20)
     make_result(tmp_path, "b", None, None, skill=0.6, items=20, backend="vllm")
-    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report"), "--items", "0"]) == 0
+    assert main(["--results", str(tmp_path), "--baseline", "a", "--output", str(tmp_path / "report"), "--items", "0"]) == 0
     text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
     assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
     assert not (tmp_path / "report/items.html").exists()
@@ -308,7 +308,7 @@ def test_few_items_are_told_and_decide_nothing(tmp_path):
         num_bytes = json.loads(path.read_text())["text_bytes"]
         result["texts"]["sl"] |= {"num_documents": 1, "text_bytes": num_bytes, "low": 0.0, "high": None}
         (folder / "result.json").write_text(json.dumps(result))
-    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    assert main(["--results", str(tmp_path), "--baseline", "a", "--output", str(tmp_path / "report")]) == 0
     text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
     assert (
         "Fewer than 30 that are independent (documents, or items and groups of them): sl (1), sl_boolq_gen (5), sl_rte_gen (5),"

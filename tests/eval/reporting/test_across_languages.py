@@ -183,6 +183,19 @@ def test_runs_that_do_not_fit_the_results(results: Path, tmp_path: Path, words: 
     assert not (tmp_path / "report").exists()
 
 
+def test_the_baseline_is_named_where_none_is_plain(tmp_path: Path) -> None:
+    """Table 3 counts languages that gain over random rows, which stand behind OFA's by name; both were trained."""
+    for name in ("ofa", "random"):
+        make(tmp_path / "results", name, 0.3 * (name == "ofa"), method=name, step=10_000)
+    words = ["--results", str(tmp_path / "results"), "--items", "0", "--output", str(tmp_path / "report")]
+    sentence = "the default baseline is the one model that was not trained here, but there are 0; name it by --baseline: ofa; random"
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        report.main(words)
+    assert not (tmp_path / "report").exists() and report.main([*words, "--baseline", "random"]) == 0
+    told = (tmp_path / "report" / "across_languages.md").read_text().partition("than with random")[2].partition("##")[0]
+    assert "| ofa " in told and "13/13 (+30." in told
+
+
 def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
     assert report.main(["--results", str(results), "--output", str(tmp_path / "report")]) == 0
     told = (tmp_path / "report" / "across_languages.md").read_text()
