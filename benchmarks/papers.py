@@ -63,7 +63,7 @@ _PREPARED = "tests/eval/test_prepare.py::test_every_task_of_the_papers_reads_wha
 _SPEED = "tests/eval/reporting/test_report_generation.py::test_speed_stands_beside_accuracy_and_fertility"
 _RECIPES = "tests/recipes/rules/test_all_recipes.py"
 _GAMS = (
-    _harness("--tasks sl_generative"),
+    _harness("""--tasks sl_generative --metadata '{"wording": "2024-07"}'"""),
     f"{_REPORT} --copied-rows",
     "eval.slobench --model hf/ --data eval_data/ --wording 2024-07 --output submission/",
 )

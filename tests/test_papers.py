@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import json
 import re
 import shlex
 from collections import Counter
@@ -65,6 +66,17 @@ def test_what_is_named_exists(item: Item) -> None:
         file, _, name = item.shown_by.partition("::")
         text = (ROOT / file).read_text(encoding="utf-8")
         assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), item.shown_by
+
+
+def test_gams_is_asked_in_the_papers_words() -> None:
+    """Tables 4 to 6 are of the framework's prompts of July 2024: of the harness and of the rows sent to SloBench alike."""
+    for item in ITEMS:
+        if item.name in ("gams T4", "gams T5", "gams T6"):
+            parsed = [arguments_of(importlib.import_module(module).main, rest)[0] for module, *rest in map(shlex.split, item.commands)]
+            wordings = [
+                one.get("wording") or json.loads(one["metadata"]).get("wording") for one in parsed if "metadata" in one or "wording" in one
+            ]
+            assert wordings == ["2024-07", "2024-07"]
 
 
 def test_the_docs_have_the_list_as_it_is() -> None:
