@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.protocols.protocol import Protocol, as_dataset, documents
 from eval.protocols.rows import Row, Rows, field
-from eval.protocols.text_overlap import Words, exact_match, rouge_l, word_f1
+from eval.protocols.text_overlap import Words, exact_match, italian_answer, rouge_l, word_f1
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -151,7 +151,7 @@ def load_squad(
 
 
 def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:
-    """ROUGE-L with the first right answer (as SAVA) and the best of all; exact match and F1 as SQuAD."""
+    """ROUGE-L with the first right answer (as SAVA) and the best of all; exact match and F1 as SQuAD's script, and by an Italian rule."""
     output, references = answers[0].strip(), document["references"]
     overlaps = rouge_l(output, references, Words())
     return {
@@ -159,5 +159,7 @@ def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, A
         "rougeL_max": max(overlaps),
         "exact_match": exact_match(output, references),
         "f1": word_f1(output, references),
+        "exact_match_italian": exact_match(output, references, italian_answer),
+        "f1_italian": word_f1(output, references, italian_answer),
         "empty": float(not output),
     }

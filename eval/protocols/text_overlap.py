@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 ROUGE_TOKENIZER_VARIABLE = "SCION_ROUGE_TOKENIZER"
 _WORD = re.compile(r"\w+")
+_ENGLISH_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ITALIAN_ARTICLES = re.compile(r"\b(?:il|lo|la|i|gli|le|l|un|uno|una)\b")
 
 
@@ -63,24 +65,28 @@ def hugging_face_tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def normalised_answer(text: str) -> str:
-    """Lower case, without punctuation and Italian articles, single spaces: SQuAD's rule for Italian."""
+def squad_answer(text: str) -> str:
+    """As SQuAD's evaluation script (evaluate-v1.1.py) compares answers: lower case, without ASCII marks and English articles, single spaces."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(_ENGLISH_ARTICLES.sub(" ", plain).split())
+
+
+def italian_answer(text: str) -> str:
+    """The same idea in Italian: marks of any script become spaces, which parts an article from its noun, and Italian articles go."""
     plain = "".join(" " if unicodedata.category(letter).startswith("P") else letter for letter in text.lower())
     return " ".join(_ITALIAN_ARTICLES.sub(" ", plain).split())
 
 
-def exact_match(output: str, references: Sequence[str]) -> float:
+def exact_match(output: str, references: Sequence[str], normalise: Callable[[str], str] = squad_answer) -> float:
     """1 if the output is one of the references after normalisation, else 0."""
-    return float(normalised_answer(output) in {normalised_answer(reference) for reference in references})
+    return float(normalise(output) in {normalise(reference) for reference in references})
 
 
-def word_f1(output: str, references: Sequence[str]) -> float:
-    """Highest F1 of shared words with a reference (Rajpurkar et al. 2016), 0 to 1; two empty answers agree."""
-    return max(_word_f1(normalised_answer(output).split(), normalised_answer(reference).split()) for reference in references)
+def word_f1(output: str, references: Sequence[str], normalise: Callable[[str], str] = squad_answer) -> float:
+    """Highest F1 of shared words with a reference (Rajpurkar et al. 2016), 0 to 1; of two empty answers 0, as the script has it."""
+    return max(_word_f1(normalise(output).split(), normalise(reference).split()) for reference in references)
 
 
 def _word_f1(output: Sequence[str], reference: Sequence[str]) -> float:
-    if not output or not reference:
-        return float(output == reference)
     shared = (Counter(output) & Counter(reference)).total()
-    return 2 * shared / (len(output) + len(reference))
+    return 2 * shared / (len(output) + len(reference)) if shared else 0.0

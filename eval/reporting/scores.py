@@ -27,6 +27,8 @@ _NAMES = {
     "f1_contradiction": "F1 of contradiction, valid only",
     "exact_match": "exact match",
     "f1": "F1",
+    "exact_match_italian": "exact match, Italian rule",
+    "f1_italian": "F1, Italian rule",
     "sari": "SARI",
     "chrf": "chrF",
     "bleu": "BLEU",

@@ -17,7 +17,7 @@ PSEUDO = "pseudo-"  # how their files of documents begin
 _SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
 SHARES = (
     "acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "macro_f1_valid", "f1_answers", "f1_items", "f1_entailment",
-    "f1_neutral", "f1_contradiction", "invalid", "empty",
+    "f1_neutral", "f1_contradiction", "exact_match_italian", "f1_italian", "invalid", "empty",
 )  # fmt: skip
 _OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
 
