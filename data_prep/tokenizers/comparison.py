@@ -131,7 +131,9 @@ def tokenizer_report(
             found = advise_size({m.vocab_size: m.texts[first].fertility for m in members})
             if found is not None:
                 advice[members[0].kind] = found
-        report = Report(tuple(measurements), advice, tuple(Sample(name, samples[name], shown[name]) for name in samples), words, every)
+        languages_of = {corpus.name: corpus.language for corpus in corpora}
+        parts = tuple(Sample(name, samples[name], shown[name]) for name in samples)
+        report = Report(tuple(measurements), advice, parts, words, every, languages_of)
         write_report(report, staging)
         inputs = {str(path): digest_file(path) for documents in texts.values() for path in documents.paths} | digests
         return write_manifest(

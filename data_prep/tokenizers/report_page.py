@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is shown; sizes are chosen on the first corpus."""
+    """Everything that is shown; sizes are chosen on the first corpus.
+
+    Attributes:
+        languages_of: corpus -> its language, as its table says; "" where it does not.
+    """
 
     measurements: tuple[Measurement, ...]
     advice: Mapping[str, SizeAdvice]
     samples: tuple[Sample, ...]
     words: str
     every: int
+    languages_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def corpora(self) -> list[str]:
@@ -130,6 +135,19 @@ def corpus_table(report: Report, corpus: str) -> tuple[list[str], list[list[str]
     return header, rows
 
 
+def token_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """GaMS, Table 1: corpora and their total in rows, their tokens by each tokenizer in columns; in billions from a billion on."""
+    counts = {corpus: [m.texts[corpus].num_tokens for m in report.measurements] for corpus in report.corpora}
+    total = [sum(column) for column in zip(*counts.values())]
+    rows = [(corpus, report.languages_of.get(corpus) or "/", numbers) for corpus, numbers in counts.items()]
+
+    def text(number: int) -> str:
+        return f"{number / 1e9:.2f} B" if max(total) >= 1e9 else f"{number:,}"
+
+    header = ["Corpus", "Language", *(f"# tokens ({m.name} tokenizer)" for m in report.measurements)]
+    return header, [[corpus, language, *map(text, numbers)] for corpus, language, numbers in [*rows, ("Total", "/", total)]]
+
+
 def histogram_table(report: Report, corpus: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows: share of the words of a corpus by pieces."""
     rows = [
@@ -164,6 +182,8 @@ def _percent(share: float | None) -> str:
 
 def _tables(report: Report) -> list[tuple[str, tuple[list[str], list[list[str]]]]]:
     tables = [(f"On {corpus}", corpus_table(report, corpus)) for corpus in report.corpora]
+    if len(report.corpora) > 1:
+        tables.append(("Tokens of each corpus", token_table(report)))
     tables += [(f"Words of {corpus} by pieces", histogram_table(report, corpus)) for corpus in report.corpora]
     if report.languages:
         tables.append(("Tokens of a parallel sentence", language_table(report)))
@@ -178,7 +198,7 @@ def write_report(report: Report, directory: Path) -> None:
     figures += [("tokens", lambda palette: draw_tokens(report, palette), *_TOKENS_WORDS)]
     if report.languages:
         figures += [("languages", lambda palette: draw_languages(report, palette), *_LANGUAGES_WORDS)]
-    if report.families:
+    if len({m.vocab_size for m in report.measurements}) > 1:
         figures.insert(0, ("sizes", lambda palette: draw_sizes(report, palette), *_SIZES_WORDS))
     shown = []
     for name, draw, alternative, caption in figures:
@@ -215,15 +235,15 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 _SIZES_WORDS = (
-    "Share of words in two or more pieces, tokens per word and share of the tokens in the lexicon against vocabulary size; the figures are in the tables below.",
-    "What a larger vocabulary buys. The ringed point is the knee: furthest below the straight line from the smallest to the largest size. Dashed: tokenizers of one size.",
+    "Share of words in two or more pieces and share of the tokens in the lexicon against vocabulary size, a row for each corpus; the figures are in the tables below.",
+    "What a larger vocabulary buys on each corpus. A line joins tokenizers that differ in size alone.",
 )
 _HISTOGRAM_WORDS = (
     "Share of words by the number of pieces they are cut into, one panel for each corpus; the figures are in the tables below.",
     "Words by the number of their pieces.",
 )
 _TOKENS_WORDS = (
-    "Tokens per word on each corpus and tokens of a parallel sentence in each language, a row for each tokenizer; the figures are in the tables below.",
+    "Bars: tokens per word, a group for each tokenizer and a bar for each corpus; the figures are in the tables below.",
     "Fewer tokens for the same text are cheaper to train on and to generate.",
 )
 
@@ -234,55 +254,29 @@ _LANGUAGES_WORDS = (
 
 
 def draw_sizes(report: Report, palette: Palette) -> Figure:
-    """The metrics of the first corpus against vocabulary size."""
+    """GaMS, Figure 1: a row for each corpus, its words in 2+ pieces and, with a lexicon, its tokens in it, against vocabulary size."""
     from matplotlib import pyplot as plt
 
-    corpus = report.corpora[0]
-    has_lexicon = any(m.lexicon_share is not None for m in report.measurements)
-    panels = ["words in 2+ pieces (%)", "tokens per word", *(["tokens in the lexicon (%)"] if has_lexicon else [])]
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.1 * len(panels), 3.7), layout="constrained", squeeze=False)
-
-    def values(m: Measurement) -> list[float]:
-        t = m.texts[corpus]
-        return [100 * t.split_share, t.fertility, *([100 * (t.lexicon_share or 0)] if has_lexicon else [])]
-
+    panels = [
+        "words in 2+ pieces (%)",
+        *(["tokens in the lexicon (%)"] if any(m.lexicon_share is not None for m in report.measurements) else []),
+    ]
+    size = 4.6 * len(panels), 3.2 * len(report.corpora)
+    figure, axes = plt.subplots(len(report.corpora), len(panels), figsize=size, layout="constrained", squeeze=False)
     grouped = {m.name for group in report.families.values() for m in group}
-    for place, (axis, title) in enumerate(zip(axes[0], panels)):
-        for number, group in enumerate(report.families.values()):
-            colour = palette.series[number % len(palette.series)]
-            sizes = [m.vocab_size / 1000 for m in group]
-            heights = [values(m)[place] for m in group]
-            axis.plot(sizes, heights, color=colour, marker=MARKERS[number % len(MARKERS)], linewidth=1.8, label=group[0].kind)
-            advice = report.advice.get(group[0].kind)
-            if advice is not None and place == 1:
-                ends = [sizes[0], sizes[-1]], [heights[0], heights[-1]]
-                axis.plot(*ends, color=palette.muted, linewidth=0.8, linestyle=":", zorder=1)
-                knee = advice.sizes.index(advice.recommended)
-                axis.plot(
-                    sizes[knee],
-                    heights[knee],
-                    marker="o",
-                    markersize=13,
-                    markerfacecolor="none",
-                    markeredgecolor=colour,
-                    markeredgewidth=1.6,
-                )
-                axis.annotate(
-                    f"{advice.recommended:,}", (sizes[knee], heights[knee]), xytext=(8, 8), textcoords="offset points", color=colour
-                )
-        for number, m in enumerate(m for m in report.measurements if m.name not in grouped):
-            axis.axhline(values(m)[place], color=palette.muted, linewidth=1, linestyle=(0, (5, 4)), zorder=1)
-            # Side by side, since two such tokenizers may have almost the same figure.
-            where, side = ((1, "right"), (0.01, "left"), (0.5, "center"))[number % 3]
-            axis.text(
-                where, values(m)[place], m.name, transform=axis.get_yaxis_transform(), ha=side, va="bottom", fontsize=8, color=palette.muted
-            )
-        axis.set_title(title)
-        axis.set_xlabel("vocabulary size (thousands)")
-        axis.grid(axis="y")
-        axis.margins(y=0.12)
-    if len(report.families) > 1:
-        axes[0][0].legend(fontsize=8)
+    series = [*report.families.values(), *([m] for m in report.measurements if m.name not in grouped)]
+    for corpus, row in zip(report.corpora, axes):
+        for place, (axis, title) in enumerate(zip(row, panels)):
+            for number, group in enumerate(series):
+                style = {"color": palette.series[number % len(palette.series)], "marker": MARKERS[number % len(MARKERS)]}
+                shares = [(m.texts[corpus].split_share, m.texts[corpus].lexicon_share or 0)[place] for m in group]
+                label = group[0].name if len(group) == 1 else group[0].kind
+                axis.plot([m.vocab_size / 1000 for m in group], [100 * share for share in shares], label=label, **style)
+            axis.set_title(f"{corpus}: {title}")
+            axis.set_xlabel("vocabulary size (thousands)")
+            axis.grid(axis="y")
+            axis.margins(y=0.12)
+    axes[0][0].legend(fontsize=8)
     return figure
 
 
@@ -337,48 +331,38 @@ def _series(report: Report) -> list[tuple[int, float]]:
 
 
 def draw_tokens(report: Report, palette: Palette) -> Figure:
-    """Tokens per word and per parallel sentence: a row for each tokenizer, a mark for each corpus or language."""
-    from matplotlib import pyplot as plt
-
-    panels: list[tuple[str, list[str], list[list[float]]]] = [
-        ("tokens per word", report.corpora, [[m.texts[corpus].fertility for corpus in report.corpora] for m in report.measurements])
-    ]
-    if report.languages:
-        values = [[m.sentence_tokens[language] for language in report.languages] for m in report.measurements]
-        panels.append(("tokens per parallel sentence", report.languages, values))
-    names = [m.name for m in report.measurements]
-    size = (5.2 * len(panels), 1.5 + 0.34 * len(names))
-    figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False, sharey=True)
-    keys = list(dict.fromkeys([*report.corpora, *report.languages]))
-    for axis, (title, columns, table) in zip(axes[0], panels):
-        for column, key in enumerate(columns):
-            number = keys.index(key)
-            colour, marker = palette.series[number % len(palette.series)], MARKERS[number % len(MARKERS)]
-            axis.plot([row[column] for row in table], range(len(names)), color=colour, marker=marker, linestyle="none", label=key)
-        axis.set_yticks(range(len(names)), names)
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_title(title)
-        axis.grid(axis="both")
-        axis.set_xlim(left=min(1.0, *(min(row) for row in table)) if title == "tokens per word" else 0)
-        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=min(6, len(columns)))
-    return figure
+    """SAVA, Figure 1: tokens per word, a group of bars for each tokenizer, a bar for each corpus."""
+    values = {corpus: [m.texts[corpus].fertility for m in report.measurements] for corpus in report.corpora}
+    colours = [(number, 1.0) for number in range(len(values))]
+    return _bars("tokens per word", [m.name for m in report.measurements], values, colours, palette)
 
 
 def draw_languages(report: Report, palette: Palette) -> Figure:
-    """Mean tokens of a parallel sentence: a group of bars for each language, a bar for each tokenizer."""
+    """Low-resource paper, Figure 3: mean tokens of a parallel sentence, a group of bars for each language, a bar for each tokenizer."""
+    values = {m.name: [m.sentence_tokens[language] for language in report.languages] for m in report.measurements}
+    return _bars("tokens of a sentence", report.languages, values, _series(report), palette)
+
+
+def _bars(
+    title: str, groups: Sequence[str], values: Mapping[str, Sequence[float]], colours: Sequence[tuple[int, float]], palette: Palette
+) -> Figure:
+    """A group of bars for each name of a group.
+
+    Args:
+        values: name of a series -> its bar in each group.
+        colours: number of each series' colour, and its strength.
+    """
     from matplotlib import pyplot as plt
 
-    names, count = report.languages, len(report.measurements)
-    figure, axis = plt.subplots(figsize=(max(5.2, 1.6 + 0.16 * len(names) * (count + 1.5)), 3.6), layout="constrained")
-    width = 0.84 / count
-    for place, (m, (number, strength)) in enumerate(zip(report.measurements, _series(report))):
-        left = [group + (place - (count - 1) / 2) * width for group in range(len(names))]
-        heights = [m.sentence_tokens[language] for language in names]
-        axis.bar(left, heights, width, color=palette.series[number % len(palette.series)], alpha=strength, label=m.name)
-    axis.set_xticks(range(len(names)), names)
-    axis.set_title("tokens of a sentence")
+    figure, axis = plt.subplots(figsize=(max(5.2, 1.6 + 0.16 * len(groups) * (len(values) + 1.5)), 3.6), layout="constrained")
+    width = 0.84 / len(values)
+    for place, ((name, heights), (number, strength)) in enumerate(zip(values.items(), colours)):
+        left = [group + (place - (len(values) - 1) / 2) * width for group in range(len(groups))]
+        axis.bar(left, heights, width, color=palette.series[number % len(palette.series)], alpha=strength, label=name)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_title(title)
     axis.grid(axis="y")
-    figure.legend(loc="outside lower center", ncols=min(5, count), fontsize=8)
+    figure.legend(loc="outside lower center", ncols=min(5, len(values)), fontsize=8)
     return figure
 
 

@@ -21,6 +21,7 @@ from data_prep.tokenizers.comparison import candidates, pieces
 from data_prep.tokenizers.files import load_tokenizer
 from data_prep.tokenizers.lexicon import read_lexicon
 from data_prep.tokenizers.metrics import (
+    TextFigures,
     advise_size,
     lexicon_share,
     parts_of_characters,
@@ -30,7 +31,7 @@ from data_prep.tokenizers.metrics import (
     word_pieces,
 )
 from data_prep.tokenizers.parallel_sentences import read_parallel
-from data_prep.tokenizers.report_page import Measurement, Report, draw_languages
+from data_prep.tokenizers.report_page import Measurement, Report, draw_languages, draw_sizes, draw_tokens, token_table
 from data_prep.train_tokenizer import train_tokenizers
 
 Write = Callable[[str, str | bytes], Path]
@@ -227,6 +228,37 @@ def test_a_bar_for_each_language_and_model() -> None:
     for group, (first, second) in enumerate(zip(*axis.containers)):  # side by side around the language's own place
         assert first.get_x() + first.get_width() == pytest.approx(second.get_x()) == pytest.approx(group)
     plt.close(figure)
+
+
+def test_rows_and_panels_of_the_papers() -> None:
+    """GaMS: corpora as rows with language and total (Table 1), four panels (Figure 1); SAVA: a group of bars a tokenizer (Figure 1)."""
+    from matplotlib import pyplot as plt
+
+    def text(tokens: int, split: int, known: int) -> TextFigures:
+        histogram = [10 - split, split, *[0] * 8]
+        return TextFigures(histogram=histogram, word_tokens=10 + split, num_tokens=tokens, characters=1, text_bytes=1, byte_tokens=0, unknown_tokens=0, used_tokens=10, lexicon_tokens=known)  # fmt: skip
+
+    measured = (
+        Measurement("opt", None, 50_000, {"KAS": text(3_610_000_000, 6, 2), "CC": text(400_000_000, 1, 4)}, {}, 0.1),
+        Measurement("new", None, 80_000, {"KAS": text(1_660_000_000, 2, 5), "CC": text(460_000_000, 2, 3)}, {}, 0.2),
+    )
+    report = Report(measured, {}, (), "whitespace", 1, {"KAS": "sl", "CC": "en"})
+    assert token_table(report) == (
+        ["Corpus", "Language", "# tokens (opt tokenizer)", "# tokens (new tokenizer)"],
+        [["KAS", "sl", "3.61 B", "1.66 B"], ["CC", "en", "0.40 B", "0.46 B"], ["Total", "/", "4.01 B", "2.12 B"]],
+    )
+    figure = draw_sizes(report, LIGHT)
+    found = {
+        axis.get_title(): [(round(line.get_xdata()[0], 6), round(line.get_ydata()[0], 6)) for line in axis.lines] for axis in figure.axes
+    }
+    assert found == {
+        "KAS: words in 2+ pieces (%)": [(50, 60), (80, 20)], "KAS: tokens in the lexicon (%)": [(50, 20), (80, 50)],
+        "CC: words in 2+ pieces (%)": [(50, 10), (80, 20)], "CC: tokens in the lexicon (%)": [(50, 40), (80, 30)],
+    }  # fmt: skip
+    (axis,) = draw_tokens(report, LIGHT).axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["opt", "new"]
+    assert {bars.get_label(): [bar.get_height() for bar in bars] for bars in axis.containers} == {"KAS": [1.6, 1.2], "CC": [1.1, 1.2]}
+    plt.close("all")
 
 
 def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
