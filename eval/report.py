@@ -23,7 +23,7 @@ from eval.reporting.grid import grid_folders, is_below, read_grid, write_grid
 from eval.reporting.items_page import items_page
 from eval.reporting.languages import write_languages
 from eval.reporting.page import report_page
-from eval.reporting.runs import Report, read_report, require_clear_baseline
+from eval.reporting.runs import Report, read_report, require_clear_baseline, require_steps
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
 from eval.running.generation import EFFICIENCY_NAME
 from eval.running.model_names import named_checkpoints
@@ -155,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.kg_co2_per_kwh <= 0:
         raise ValueError(f"--kg-co2-per-kwh is {arguments.kg_co2_per_kwh:g}; expected a number above 0")
     report = read_report(arguments.results, baseline=arguments.baseline)
+    require_steps(report, arguments.steps)
     folders = grid_folders(arguments.grid)
     if arguments.baseline is None and folders:  # changes are over the grid's first row
         report = replace(report, runs=tuple(sorted(report.runs, key=lambda run: not is_below(run.last, next(iter(folders.values()))))))

@@ -346,6 +346,17 @@ def _run_name(models: Sequence[Evaluated]) -> str:
     return ", ".join(filter(None, [*parts, seed])) or models[0].path.parent.parent.name
 
 
+def require_steps(report: Report, steps: Sequence[int]) -> None:
+    """Refuse training steps that nobody evaluated.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    known = sorted({model.step for run in report.runs for model in run.checkpoints if model.step is not None})
+    if missing := [step for step in steps if step not in known]:
+        raise ValueError(f"no run was evaluated at step {missing[0]}; the results have {', '.join(map(str, known)) or 'none'}")
+
+
 def require_clear_baseline(report: Report) -> None:
     """Refuse a report whose baseline would be the first folder by name.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -63,13 +64,15 @@ def _table(report: Report, caption: str, heads: Sequence[str], cells: Any, error
     for title, models in _blocks(report, steps):
         values = {model.name: cells(model) for model in models}
         width = len(next(iter(values.values())))
-        best = [max((row[place] for row in values.values() if row[place] is not None), default=None) for place in range(width)]
+        marked = [name for name, model in zip(values, models) if len(models) > 1 and not _keeps_vocabulary(model)]
+        ranks = [sorted({values[name][place] for name in marked} - {None}, reverse=True)[:2] for place in range(width)]
         if title:
             rows += [r"\midrule", rf"\multicolumn{{{width + 1}}}{{c}}{{{title}}} \\", r"\midrule"]
         for model in models:
             below = errors(model) if errors is not None else [None] * width
-            marked = [_cell(*parts, alone=len(models) == 1) for parts in zip(values[model.name], below, best)]
-            rows.append(rf"{tex(_row_name(report, model))} & {' & '.join(marked)} \\")
+            best = ranks if model.name in marked else [[]] * width
+            row = [_cell(*parts) for parts in zip(values[model.name], below, best)]
+            rows.append(rf"{tex(_row_name(report, model))} & {' & '.join(row)} \\")
     columns = heads[-1].count("&")
     return "\n".join(
         [
@@ -96,11 +99,13 @@ def _blocks(report: Report, steps: Sequence[int]) -> list[tuple[str, list[Evalua
     blocks: list[tuple[str, list[Evaluated]]] = [("", [run.last for run in report.runs if run.last.step is None])]
     for step in steps:
         at = [model for run in report.runs for model in run.checkpoints if model.step == step]
-        if not at:
-            known = sorted({model.step for model in _every(report) if model.step is not None})
-            raise ValueError(f"no run was evaluated at step {step}; the results have {', '.join(map(str, known)) or 'none'}")
-        blocks.append((f"{step:,} Training Steps", at))
+        blocks.append((f"{step} Training Steps", at))
     return [(title, models) for title, models in blocks if models]
+
+
+def _keeps_vocabulary(model: Evaluated) -> bool:
+    """Continual training without a new vocabulary (LAPT), which the paper leaves out of bold and underlined."""
+    return model.content["facts"].get("method") in (None, "copy", "lapt") or bool(re.search(r"(?<![a-z])lapt(?![a-z])", model.name.lower()))
 
 
 def _row_name(report: Report, model: Evaluated) -> str:
@@ -128,8 +133,11 @@ def _standard_error(model: Evaluated, task: str) -> float | None:
     return None if error is None else 100 * float(error)
 
 
-def _cell(value: float | None, error: float | None, best: float | None, *, alone: bool) -> str:
+def _cell(value: float | None, error: float | None, best: Sequence[float]) -> str:
+    """A value, bold where it is the best of the adapted models, underlined where it is the second."""
     if value is None:
         return "--"
-    shown = f"{value:.2f}" if alone or value != best else rf"\mathbf{{{value:.2f}}}"
+    shown = f"{value:.2f}"
+    if value in best:
+        shown = (r"\mathbf", r"\underline")[best.index(value)] + f"{{{shown}}}"
     return f"${shown}_{{\\pm {error:.2f}}}$" if error is not None else f"${shown}$"

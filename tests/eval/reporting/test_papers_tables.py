@@ -16,6 +16,7 @@ from eval.protocols import scoring
 from eval.report import main
 from eval.reporting.exports import latex
 from eval.reporting.runs import read_report
+from eval.reporting.sava_tables import benchmark_table
 from eval.reporting.scores import lines
 from eval.running.results import headline_score, write_lines
 from eval.running.task_runs import item_scores
@@ -130,7 +131,7 @@ def test_savas_tables_have_a_block_for_each_step(tmp_path):
     assert numbers == pytest.approx(scores, abs=0.005) and f"{sum(scores) / 3:.2f}" in row
     assert [line for line in benchmarks.splitlines() if "multicolumn" in line] == [
         r"\multicolumn{5}{c}{200 Training Steps} \\",
-        r"\multicolumn{5}{c}{2,000 Training Steps} \\",
+        r"\multicolumn{5}{c}{2000 Training Steps} \\",
     ]
     assert benchmarks.index("source & ") < benchmarks.index("200 Training Steps"), "the source model stands first"
     assert r"Model & EN-IT & IT-EN & RL \\" in generated and generated.count("Training Steps") == 2
@@ -139,11 +140,35 @@ def test_savas_tables_have_a_block_for_each_step(tmp_path):
         last[task]["metrics"][name]["value"]
         for task, name in (("flores_en_it", "comet"), ("flores_it_en", "comet"), ("squad_it", "rougeL_first"))
     ]
-    (row,) = (line for line in generated.split("2,000 Training Steps")[1].splitlines() if line.startswith("sava"))
+    (row,) = (line for line in generated.split("2000 Training Steps")[1].splitlines() if line.startswith("sava"))
     assert [float(number) for number in re.findall(r"\d+\.\d\d", row)] == pytest.approx(cells, abs=0.005)
     with pytest.raises(ValueError, match=r"^no run was evaluated at step 300; the results have 200, 1000, 2000$"):
-        main([*words[:4], "--steps", "300", "--output", str(tmp_path / "none")])
+        main([*words[:4], "--steps", "200", "300", "--output", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()
+
+
+def test_savas_best_and_second_are_of_adapted_models(tmp_path):
+    """SAVA, Tables 3 to 6: bold is the best of a block and underlined the second, LAPT and the base model left out."""
+    for method, value in {None: 0.9, "sava": 0.7, "mean": 0.6, "random": 0.5, "lapt": 0.8}.items():
+        facts = {"method": None if method == "lapt" else method, "step": None if method is None else 300}
+        folder = make_result(
+            tmp_path / "results", method or "source", method, 300, skill=0.5, tasks=["itabench_piqa_it"], items=20, facts=facts
+        )
+        result = json.loads((folder / "result.json").read_text())
+        result["tasks"]["itabench_piqa_it"]["metrics"]["acc"] = {
+            "value": value,
+            "low": 0.1,
+            "high": 0.9,
+            "n": 20,
+            "units": 20,
+            "stderr": 0.01,
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+    table = benchmark_table(read_report([tmp_path / "results"], baseline="source"), "it", steps=[300])
+    assert [line for line in table.splitlines() if "pm" in line] == [
+        r"source & $90.00_{\pm 1.00}$ \\", r"lapt & $80.00_{\pm 1.00}$ \\", r"mean & $\underline{60.00}_{\pm 1.00}$ \\",
+        r"random & $50.00_{\pm 1.00}$ \\", r"sava & $\mathbf{70.00}_{\pm 1.00}$ \\",
+    ]  # fmt: skip
 
 
 def test_rouge_and_bleurt_of_each_language_by_way_to_adapt(tmp_path):
