@@ -18,7 +18,7 @@ from common.artifacts import digest_bytes
 from conversion.measuring.intervals import Estimate, Floats, counted_interval, t_quantile
 from eval.protocols.rows import Rows, field, read_rows
 from eval.protocols.tagging import f1_of_counts, span_counts, word_counts
-from eval.scoring.statistics import confusions, f1_of_tables
+from eval.scoring.statistics import confusions, mean_f1_of_tables
 
 FOLDER = "encoders"  # below the folder of evaluation data
 _SUFFIXES = (".jsonl.gz", ".jsonl")
@@ -221,7 +221,7 @@ def _counted(
     gold = [number[labels[0]] for labels in rows.labels]
     tables = [confusions(gold, [number[labels[0]] for labels in one], num_classes=len(names)) for one in predicted]
     return {
-        "macro_f1": (tables, lambda counts: _macro_f1(counts, len(names))),
+        "macro_f1": (tables, lambda counts: mean_f1_of_tables(counts, len(names))),
         "acc": ([word_counts(rows.labels, one) for one in predicted], _share),
     }
 
@@ -229,15 +229,6 @@ def _counted(
 def _share(counts: Floats) -> Floats:
     share: Floats = counts[:, 0] / counts[:, 1]
     return share
-
-
-def _macro_f1(counts: Floats, num_classes: int) -> Floats:
-    """Mean F1 of the classes that are wanted or found, as scikit-learn has it: a class that is neither is none of the test's."""
-    by_class = f1_of_tables(counts, num_classes)
-    tables = counts.reshape(len(counts), num_classes, num_classes + 1)
-    there = (tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes]) > 0
-    mean: Floats = by_class.sum(axis=1) / there.sum(axis=1)
-    return mean
 
 
 def _over_seeds(counts: Sequence[Floats], score: Any, by_seed: Sequence[float]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -14,8 +14,8 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 def macro_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> float:
-    """Mean over classes of F1; an invalid answer (None) is a miss of its class and an error of none."""
-    return float(f1_of_tables(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0].mean())
+    """Mean of F1 over the classes that occur; an invalid answer (None) is a miss of its class and an error of none."""
+    return float(mean_f1_of_tables(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0])
 
 
 def class_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> list[float]:
@@ -31,38 +31,27 @@ def f1_interval(
     of_class: int | None = None,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
-    """F1 of one class, or with None the mean over all.
+    """F1 of one class, or with None the mean over those that occur.
 
     Raises:
         ValueError: if there are no items.
     """
-
-    def score(counts: Floats) -> Floats:
-        by_class = f1_of_tables(counts, num_classes)
-        chosen: Floats = by_class.mean(axis=1) if of_class is None else by_class[:, of_class]
-        return chosen
-
-    return counted_interval(confusions(gold, predicted, num_classes=num_classes), score, clusters=clusters)
+    return counted_interval(confusions(gold, predicted, num_classes=num_classes), _score(num_classes, of_class), clusters=clusters)
 
 
 def f1_bootstrap(gold: Sequence[int], predicted: Sequence[int], *, num_classes: int, of_class: int | None = None) -> Estimate:
-    """F1 of one class, or with None the mean over the classes that occur, as scikit-learn's, with the GaMS paper's bootstrap.
+    """The same with the GaMS paper's bootstrap.
 
     Raises:
         ValueError: if there are no items.
     """
+    return quantile_bootstrap(confusions(gold, predicted, num_classes=num_classes), _score(num_classes, of_class))
 
-    def score(counts: Floats) -> Floats:
-        by_class = f1_of_tables(counts, num_classes)
-        if of_class is not None:
-            chosen: Floats = by_class[:, of_class]
-            return chosen
-        tables = counts.reshape(len(counts), num_classes, num_classes + 1)
-        occurs = tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes] > 0
-        mean: Floats = by_class.sum(axis=1) / occurs.sum(axis=1)
-        return mean
 
-    return quantile_bootstrap(confusions(gold, predicted, num_classes=num_classes), score)
+def _score(num_classes: int, of_class: int | None) -> Callable[[Floats], Floats]:
+    if of_class is None:
+        return lambda counts: mean_f1_of_tables(counts, num_classes)
+    return lambda counts: f1_of_tables(counts, num_classes)[:, of_class]
 
 
 def confusions(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> Floats:
@@ -79,6 +68,15 @@ def f1_of_tables(counts: Floats, num_classes: int) -> Floats:
     hits = np.diagonal(tables[:, :, :num_classes], axis1=1, axis2=2)
     both = tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes]
     return np.divide(2 * hits, both, out=np.zeros(hits.shape), where=both > 0)
+
+
+def mean_f1_of_tables(counts: Floats, num_classes: int) -> Floats:
+    """Macro F1, (tables,): over the classes that are wanted or found, as scikit-learn has it; a class that is neither is none of the test's."""
+    by_class = f1_of_tables(counts, num_classes)
+    tables = counts.reshape(len(counts), num_classes, num_classes + 1)
+    occurs = tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes] > 0
+    mean: Floats = by_class.sum(axis=1) / np.maximum(occurs.sum(axis=1), 1)
+    return mean
 
 
 def majority_baseline(gold: Sequence[Label]) -> tuple[Label, float]:

@@ -137,6 +137,12 @@ def test_f1_against_scikit_learn():
     assert second.value == pytest.approx(class_f1(gold, predicted, num_classes=3)[1])
     assert macro.low < macro.value < macro.high
     assert macro.high - macro.low < second.high - second.low
+    # A class that is neither wanted nor said is none of the mean's, in scores, intervals and tables alike.
+    two = ([0, 1, 1, 0], [0, 1, 0, 0])
+    expected = pytest.approx(f1_score(*two, average="macro"))
+    assert [macro_f1(*two, num_classes=3), f1_interval(*two, num_classes=3).value, f1_bootstrap(*two, num_classes=3).value] == [
+        expected
+    ] * 3
     # By hand: class 0 has one hit of two, one answer invalid: F1 = 2 / (2 + 1); class 1 has one hit, no error: 1.
     assert macro_f1([0, 0, 1], [0, None, 1], num_classes=2) == pytest.approx((2 / 3 + 1) / 2)
 
