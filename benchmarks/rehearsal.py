@@ -24,14 +24,15 @@ HEAD = (
     "|---|---|---:|---|---:|---:|---:|---:|---:|---|---|---:|"
 )
 # Layouts and objectives that no published recipe has together, some in a smaller world.
+_TP1 = "parallel=a100_40gb_16x4_tp1"
 _TWO_STAGES = ("parallel.pipeline_parallel_size=2",)
 _TENSORS = ("parallel.tensor_parallel_size=2", "schedule.micro_batch_size=4")  # of recipes that foretell two tokens
 _FOUR, _EIGHT = (("parallel.num_nodes=1", f"parallel.devices_per_node={number}") for number in (4, 8))
 _PARTS = "parallel.sequence_parallel=true"
 FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gams/focus, two tokens": ("gams/focus", ("+objective=two_tokens",)),
-    "gams/focus, two stages": ("gams/focus", (*_TWO_STAGES, *_FOUR)),
-    "gams/opt_gams, two stages": ("gams/opt_gams", (*_TWO_STAGES, *_FOUR)),
+    "gams/focus, two stages": ("gams/focus", (_TP1, *_TWO_STAGES, *_FOUR)),
+    "gams/opt_gams, two stages": ("gams/opt_gams", (_TP1, *_TWO_STAGES, *_FOUR)),
     "gams/focus, parts of sequences, core_attn and mlp again": (
         "gams/focus",
         ("parallel.tensor_parallel_size=2", _PARTS, "+recomputation={granularity: selective, modules: [core_attn, mlp]}"),

@@ -36,7 +36,7 @@ def tables() -> str:
             *used,
             *(
                 f"{group}/{path.stem}"
-                for group in ("procedure", "objective", "rate", "batch")
+                for group in ("procedure", "objective", "rate", "batch", "steps")
                 for path in (CONF_DIR / group).glob("*.yaml")
             ),
         }

@@ -45,6 +45,11 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"the recipe is for `conversion.transfer {option} {value}`, but the checkpoint {path} was made with {found or 'none'};"
                 f" make it so, or set model.{key}={found or 'null'}"
             )
+    if wanted.fallback == "random" and (means := facts.get("num_rows_by_origin", {}).get("fallback: mean")):
+        problems.append(
+            f"the recipe is for `conversion.transfer --fallback random`, but {means:,} rows of the checkpoint {path} are means of pieces;"
+            " make it so, or set model.fallback=null"
+        )
     return problems
 
 

@@ -19,6 +19,7 @@ class ModelRecipe:
     vocab_size: int | None = None  # rows that the checkpoint must have
     method: str | None = None  # conversion.transfer --method that must have made the checkpoint
     output_layer: str | None = None  # conversion.transfer --output-layer that must have made it
+    fallback: str | None = None  # random: no row of the checkpoint may be a mean for want of a vector (--fallback)
     factors: str | None = None  # factors.safetensors of conversion.transfer --factorised-size: the table is trained as these (OFA)
     factorised_size: int | None = None  # dimensions that the factors must have
     hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1

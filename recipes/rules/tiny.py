@@ -39,7 +39,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     def scaled(number: int) -> int:
         return max(2, math.floor(number * size.steps / steps)) if number else 0  # from two on it shows: the first step has rate 0
 
-    yield from ((f"model.{key}", None) for key in ("base", "vocab_size", "method", "output_layer", "factorised_size"))
+    yield from ((f"model.{key}", None) for key in ("base", "vocab_size", "method", "output_layer", "fallback", "factorised_size"))
     yield "precision", "'32'"
     yield "data.sequence_length", size.sequence_length
     yield "data.published_tokens", None
@@ -49,8 +49,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     yield "schedule.micro_batch_size", size.micro_batch_size
     yield "schedule.train_tokens", None
     yield "schedule.published_steps", None
-    if schedule.epochs is None:
-        yield "schedule.max_steps", size.steps
+    yield "schedule.max_steps", size.steps if schedule.epochs is None else None
     yield "schedule.warmup_steps", scaled(schedule.warmup_steps)
     yield "schedule.constant_steps", scaled(schedule.constant_steps)
     for name in ("hold_steps", "decay_steps"):

@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RECIPE, OVERRIDES = "gams/focus_tied", ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+RECIPE, OVERRIDES = (
+    "gams/focus_tied",
+    ("parallel=a100_40gb_16x4_tp1", "parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16"),
+)
 
 
 def main(directory: Path) -> None:

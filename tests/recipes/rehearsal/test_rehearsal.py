@@ -19,7 +19,8 @@ from tests.conversion.tiny_families import PUBLISHED
 from tests.processes import ROOT, Group
 from tests.recipes.rehearsals import Case, as_json
 
-SMALL = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+TP1 = "parallel=a100_40gb_16x4_tp1"
+SMALL = (TP1, "parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
 NODE = ("parallel.devices_per_node=4", "parallel.tensor_parallel_size=2")
 PIPELINE = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.pipeline_parallel_size=2")
 CUT = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.tensor_parallel_size=1", "schedule.micro_batch_size=1")
@@ -30,7 +31,7 @@ CASES = {
     "opt, adapters, answers, nothing overlaps": Case(
         "gams/inz", overrides=("parallel.overlap_communication=false",), num_layers=2, has_answers=True
     ),
-    "opt, tied pipeline": Case("gams/opt_gams", "0,2", (*PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
+    "opt, tied pipeline": Case("gams/opt_gams", "0,2", (TP1, *PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
     "factors": Case("ofa/latent_100", num_layers=2),
     "roberta, masked": Case("ofa/mono", num_layers=2),
     "llama2, adapters after a pass": Case("low_resource/llama2", overrides=(*NODE, "procedure=2_stage"), num_layers=2),
@@ -371,7 +372,7 @@ def test_named_ranks_are_those_of_the_stages() -> None:
         (("--rank", "64"), "there is no rank 64: the recipe has 64 processes, which are ranks 0 to 63"),
         (("--ranks", "middle"), "'middle' is no rank; expected numbers from 0 to 63, or first, last, stages, with commas between"),
         (("--gpus", "6"), "--gpus is 6; expected a multiple of the 4 GPUs of a node"),
-        (("schedule.micro_batch_size=16",), "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs "),
+        ((TP1, "schedule.micro_batch_size=16"), "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs "),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused(arguments: tuple[str, ...], sentence: str) -> None:

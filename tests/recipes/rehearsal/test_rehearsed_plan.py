@@ -32,7 +32,13 @@ from recipes.rules.compose import compose_recipe
 from recipes.rules.published import published_inputs
 from tests.processes import ROOT, Group, run_command
 
-OVERRIDES = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "parallel.pipeline_parallel_size=2", "schedule.global_batch_size=16")
+OVERRIDES = (
+    "parallel=a100_40gb_16x4_tp1",
+    "parallel.num_nodes=1",
+    "parallel.devices_per_node=2",
+    "parallel.pipeline_parallel_size=2",
+    "schedule.global_batch_size=16",
+)
 RECIPE = compose_recipe("gams/focus_tied", list(OVERRIDES))
 
 
@@ -116,7 +122,7 @@ def test_the_page_shows_every_rank_and_needs_nothing_else(planned: tuple[dict[st
 
 
 def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
-    recipe, inputs = published_inputs(compose_recipe("gams/focus", []))
+    recipe, inputs = published_inputs(compose_recipe("gams/focus", ["parallel=a100_40gb_16x4_tp1"]))
     fit = fit_of(recipe, inputs, 45.0, GPUS["a100-40gb"])
     assert fit["in words"] == "47.5 of 39.4 GiB, 8.1 too many"
     report = {"rank": 3, "most": 45.0, "fullest of all": "forward", "fullest phase": "forward", "peak": 45.0, "planned": {"total": 22.5}}

@@ -18,9 +18,10 @@ from recipes.planner.hardware import find_gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.ranking import ranked
 from recipes.rules.base_models import BASE_MODELS, base_model
+from recipes.rules.checkpoint_checks import checkpoint_problems
 from recipes.rules.checks import check_run, planned_model
 from recipes.rules.compose import CONF_DIR, compose_recipe, recipe_descriptions, recipe_names
-from recipes.rules.published import published_inputs
+from recipes.rules.published import published_inputs, published_steps
 from recipes.rules.schema import Recipe
 from recipes.rules.settings import choices_of, settings_of
 from recipes.runs.run_dir import record_recipe
@@ -69,7 +70,7 @@ def test_overrides_win_over_the_tiny_form() -> None:
     ("name", "computed", "paper"),
     [
         ("gams/focus", 13_413, 13_400),
-        ("gams/opt_gams", 22_621, 22_000),
+        ("gams/opt_gams", 22_000, None),
         ("gams/quality", 10_046, 10_050),
         ("gams/multi_epoch", 53_653, None),
         ("sava/mistral", 2_000, None),
@@ -114,6 +115,25 @@ def test_eight_runs_of_gams_differ_in_their_checkpoint_alone() -> None:
     runs = [compose_recipe(f"gams/{name}") for name in names]
     assert len({(run.model.method, run.model.output_layer) for run in runs}) == len(runs)
     assert len({repr(replace(run, name="", model=replace(run.model, method=None, output_layer=None))) for run in runs}) == 1
+
+
+def test_published_values_are_the_default_and_ours_have_names() -> None:
+    """GaMS, 4.3: "tensor parallel rank 4", "22,000 training steps"; OFA, step 4: drawn "N(E[Fs], Var[Fs])"; its script decays along a line."""
+    run, ours = compose_recipe("gams/focus"), compose_recipe("gams/focus", ["parallel=a100_40gb_16x4_tp1"])
+    assert (run.parallel.tensor_parallel_size, ours) == (4, replace(run, parallel=replace(run.parallel, tensor_parallel_size=1)))
+    whole = compose_recipe("gams/opt_gams", ["+steps=whole_epochs"])
+    assert (_planned("gams/opt_gams")[1]["schedule"]["steps"], published_steps(whole)) == (22_000, 22_621)
+    for name in ("ofa/mono", "ofa/multi", "ofa/full", "ofa/latent_100"):
+        recipe = compose_recipe(name)
+        assert (recipe.model.fallback, recipe.schedule.decay_style, recipe.schedule.min_learning_rate) == ("random", "linear", 0.0), name
+
+
+def test_a_checkpoint_with_means_where_rows_are_to_be_drawn_is_refused() -> None:
+    recipe, inputs = published_inputs(compose_recipe("ofa/mono"))
+    assert checkpoint_problems(recipe, inputs) == []
+    facts = {**inputs.checkpoint.facts, "num_rows_by_origin": {"combined": 5, "fallback: mean": 1200}}
+    (problem,) = checkpoint_problems(recipe, replace(inputs, checkpoint=replace(inputs.checkpoint, facts=facts)))
+    assert problem.startswith("the recipe is for `conversion.transfer --fallback random`, but 1,200 rows of the checkpoint ")
 
 
 def test_quality_data_train_opt_gams() -> None:
