@@ -24,7 +24,7 @@ HOUR = 3600
 def _plan(
     run_dir: Path, *overrides: str, cluster: tuple[str, ...] = (), hours: int = 24, links: int = 4, steps: int = 13_400
 ) -> dict[str, str]:
-    arguments = ["model.checkpoint=/data/nemo", "data.train=[/data/sl]", *overrides]
+    arguments = ["parallel=a100_40gb_16x4_tp1", "model.checkpoint=/data/nemo", "data.train=[/data/sl]", *overrides]
     recipe = compose_recipe("gams/focus", arguments)
     recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=None, max_steps=steps))
     family, model = base_model("opt-1.3b", vocab_size=80_000, tied=False)
