@@ -121,8 +121,11 @@ def require_positive(arguments: argparse.Namespace, *names: str) -> None:
 
 
 def print_report(directory: Path) -> None:
-    """Print the `report.md` that a command has written."""
-    print((directory / "report.md").read_text(encoding="utf-8"), end="")
+    """Print the `report.md` that a command has written; where it cannot be read back, which is no failure of the command, its place."""
+    try:
+        print((directory / "report.md").read_text(encoding="utf-8"), end="")
+    except OSError as error:
+        print(f"{directory / 'report.md'}: written, but cannot be read now: {error}")
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:

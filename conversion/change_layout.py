@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
-from conversion.layouts.moving import LAYOUTS, MEGATRON_LM, STAGE, change
+from conversion.layouts.moving import LAYOUTS, STAGE, change
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,21 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{arguments.output}: {manifest.facts['model_type']} for {arguments.to}, step {manifest.facts['step']},"
         f" {f'{linked} data files shared with the input' if linked else 'weights copied'}, in {time.monotonic() - start:.1f} s"
     )
-    if arguments.to == MEGATRON_LM:
-        _note_what_is_missing(arguments.output)
-    return command.DONE
-
-
-def _note_what_is_missing(output_dir: Path) -> None:
-    from conversion.checkpoints.nemo_checkpoint import read_model
-    from conversion.inspection.places import locate
-    from conversion.layouts.megatron_lm import not_expressible
-
-    if missing := not_expressible(read_model(locate(output_dir).directory)[1]):
+    if missing := manifest.facts.get("not_expressible"):
         print(
             f"note: Megatron-LM's own options have no {', '.join(missing)}; the weights are right, but give them to a model that has it",
             file=sys.stderr,
         )
+    return command.DONE
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The work runs in a forked process that counts those operations (Python's audit e
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -40,6 +41,31 @@ def end_of(work: Callable[[], object], below: Path) -> str | None:
     _, error = _fork(work, below, None)
     assert error is None or isinstance(error, str)
     return error
+
+
+def end_without_reads_behind_the_rename(work: Callable[[], object], output: Path) -> str | None:
+    """Why the work failed where no file can be opened any more, code aside, once the output has its name; None if it did not."""
+    has_name = False
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal has_name
+        if event == "os.rename":
+            has_name = has_name or os.path.abspath(os.fsdecode(arguments[1])) == str(output)
+        elif event == "open" and has_name and _is_read(path := arguments[0]):
+            raise OSError(errno.EIO, "planted behind the rename", path)
+
+    def watched() -> None:
+        sys.addaudithook(watch)
+        code = work()
+        assert has_name and not code, f"the output got its name: {has_name}; exit code {code}"
+
+    return end_of(watched, output.parent)
+
+
+def _is_read(path: object) -> bool:
+    """Whether a path is of a file that is not code."""
+    code = (".py", ".pyc", ".so")
+    return isinstance(path, str) and os.path.isfile(path) and not path.startswith((sys.prefix, sys.base_prefix)) and not path.endswith(code)
 
 
 def _fork(work: Callable[[], object], below: Path, stop: int | None) -> tuple[list[str], str | int | None]:

@@ -157,6 +157,8 @@ def _write_trackers(source: Source, staging: Path, folder: Path, layout: str, ru
 
 def _facts(source: Source, manifest: Manifest | None, layout: str, data: PlacedData) -> dict[str, Any]:
     # Of a checkpoint that another program has trained, the context knows which tokenizer it is for, and how its rows were made.
+    from conversion.layouts.megatron_lm import not_expressible
+
     known = manifest or read_manifest(source.context.parent)
     return {
         **(known.facts if known else {}),
@@ -166,6 +168,7 @@ def _facts(source: Source, manifest: Manifest | None, layout: str, data: PlacedD
         "step": source.step,
         "layout": layout,
         "linked_files": len(data.linked),
+        "not_expressible": not_expressible(source.config) if layout == MEGATRON_LM else [],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -26,6 +27,7 @@ from conversion.inspection import describe
 from conversion.layouts.moving import change
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.tiny_families import save_tiny_model
+from tests.every_step import end_without_reads_behind_the_rename
 from tests.processes import Group
 
 Convert = Callable[[Path, Path], object]
@@ -422,3 +424,46 @@ def test_killed_between_file_and_rename(make_opt: OPTMaker, tmp_path: Path) -> N
     assert finished.code == -signal.SIGKILL
     (left,) = (tmp_path / "out").iterdir()
     assert left.name.startswith(".nemo.partial-")
+
+
+# -- what fails behind the rename -----------------------------------------------------------------------------------------
+
+BEHIND_THE_RENAME = {
+    "hf_to_nemo": "conversion.hf_to_nemo --input HF",
+    "nemo_to_hf": "conversion.nemo_to_hf --input NEMO",
+    "change_layout": "conversion.change_layout --input NEMO --to megatron-lm",
+    "edit_vocabulary": "conversion.edit_vocabulary --input HF --append-rows 3",
+    "new_model": "conversion.new_model --tokenizer HF --num-layers 1 --hidden-size 8 --num-attention-heads 2 --max-positions 16",
+    "transfer": "conversion.transfer --source HF --tokenizer HF --method mean",
+    "transfer_compare": "conversion.transfer_compare --source HF --tokenizer HF --methods mean random --heldout t=TEXT --heldout-bytes 400",
+    "question_answers": "data_prep.question_answers --input PAIRS --tokenizer HF",
+    "to_megatron": "data_prep.to_megatron --input TEXT --tokenizer HF",
+    "clean": "data_prep.clean --input t=TEXT --filters web",
+    "dedup": "data_prep.dedup --input t=TEXT",
+    "train_tokenizer": "data_prep.train_tokenizer --input TEXT --vocab-size 300",
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_THE_RENAME)
+def test_nothing_that_can_fail_comes_behind_the_rename(name: str, make_opt: OPTMaker, tmp_path: Path) -> None:
+    """A command that fails must not leave a complete output: once it has its name, only words are printed."""
+    hf = make_opt()
+    (tmp_path / "text.txt").write_text(
+        "\n".join(f"To je {word} stavek za poskus." for word in ("prvi", "drugi", "tretji", "četrti", "peti"))
+    )
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n")
+    places = {
+        "YAML": tmp_path / "corpora.yaml",
+        "HF": hf,
+        "OTHER": make_opt("other"),
+        "NEMO": tmp_path / "nemo",
+        "TEXT": tmp_path / "text.txt",
+        "PAIRS": tmp_path / "pairs.jsonl",
+    }
+    module, *words = BEHIND_THE_RENAME[name].split()
+    if "NEMO" in words:
+        hf_to_nemo.convert(hf, tmp_path / "nemo")
+    words = [word.replace(key, str(places[key])) for word in words for key in [next((key for key in places if key in word), "HF")]]
+    main = importlib.import_module(module).main
+    error = end_without_reads_behind_the_rename(lambda: main([*words, "--output", str(tmp_path / "out")]), tmp_path / "out")
+    assert error is None
