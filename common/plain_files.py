@@ -19,9 +19,23 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 50
 _MAX_BYTES = 32 << 20
+_NO_PLAIN_FILE = "{path} is a pipe, socket or device; expected a plain file"
 _MAX_NUMBER_CHARACTERS = 400
 # What aliases may make of a file: so many times its length, and as much more, which leaves honest files room.
 _MAX_GROWTH, _MAX_GROWTH_START = 10, 100_000
+
+
+def require_plain_files(directory: Path) -> None:
+    """Refuse a folder with a pipe, socket or device in it, or a link to one, which a library would open by its name and never end.
+
+    Raises:
+        ValueError: naming one; also if the folder is missing.
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is no folder; expected one")
+    for path in sorted(directory.iterdir()):
+        if path.exists() and not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise ValueError(_NO_PLAIN_FILE.format(path=path))
 
 
 def read_text(path: Path) -> str:
@@ -35,7 +49,7 @@ def read_text(path: Path) -> str:
     if not (
         stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
     ):  # a pipe or device may never end; a directory is the system's to refuse
-        raise ValueError(f"{path} is a pipe, socket or device; expected a plain file")
+        raise ValueError(_NO_PLAIN_FILE.format(path=path))
     if found.st_size > _MAX_BYTES:
         raise ValueError(f"{path} has {found.st_size} bytes; expected a file of settings of at most {_MAX_BYTES >> 20} MiB")
     try:

@@ -19,6 +19,7 @@ import numpy as np
 
 from common.artifacts import check_files, digest_files, read_manifest
 from common.own_files import require_own
+from common.plain_files import require_plain_files
 from conversion.checkpoints.hf_files import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -73,6 +74,7 @@ class HFCheckpoint:
         directory = Path(directory)
         if not directory.is_dir():
             raise ValueError(f"the checkpoint folder {directory} does not exist")
+        require_plain_files(directory)
         config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
         config = in_words_of_both(config, source=str(directory))
         files = find_weights(directory)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from common.artifacts import digest_pieces
 from common.own_files import require_own
+from common.plain_files import require_plain_files
 from common.quiet_library import quiet_transformers
 from data_prep.tokenizers.canonical_json import canonical_pieces
 
@@ -62,6 +63,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"the tokenizer folder {directory} does not exist")
+    require_plain_files(directory)
     refuse_foreign_tokenizer(directory)
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES[:2])} or vocab.json with merges.txt")

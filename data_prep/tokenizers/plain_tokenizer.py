@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from common.allocation import return_free_pieces
+from common.plain_files import require_plain_files
 from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer, require_bounded_ids, require_own_ids
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def read_tokenizer(directory: Path) -> AnyTokenizer:
     Raises:
         ValueError: if it cannot be loaded.
     """
+    if Path(directory).is_dir():
+        require_plain_files(Path(directory))
     return _plain(Path(directory)) or load_tokenizer(directory)
 
 

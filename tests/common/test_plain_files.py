@@ -11,10 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.plain_files import MAX_DEPTH, any_tag_loader, parse_yaml, read_json, read_text, read_yaml
+from common.plain_files import MAX_DEPTH, any_tag_loader, parse_yaml, read_json, read_text, read_yaml, require_plain_files
 from common.time_limit import at_most
 from data_prep.reading.corpora import corpora_from_table
 from data_prep.reading.sources import read_sources
+from data_prep.tokenizers.files import load_tokenizer
 from recipes.rules.compose import compose_recipe
 from slurm.sites.cluster import load_cluster
 from slurm.stages.pipeline_file import load_pipeline
@@ -142,8 +143,9 @@ def test_json_files_are_named(tmp_path: Path) -> None:
 def test_what_may_never_end_is_not_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "scion.json"
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="is a pipe, socket or device; expected a plain file"):
-        read_json(path)
+    for read in (read_json, lambda path: require_plain_files(path.parent), lambda path: load_tokenizer(path.parent)):
+        with pytest.raises(ValueError, match="is a pipe, socket or device; expected a plain file"):
+            read(path)
 
 
 def test_a_program_in_a_file_has_a_limit() -> None:
