@@ -26,15 +26,15 @@ _MAX_GROWTH, _MAX_GROWTH_START = 10, 100_000
 
 
 def require_plain_files(directory: Path) -> None:
-    """Refuse a folder with a pipe, socket or device in it, or a link to one, which a library would open by its name and never end.
+    """Refuse a folder with a pipe, socket or device anywhere in it, or a link to one, which a library would open by its name and never end.
 
     Raises:
         ValueError: naming one; also if the folder is missing.
     """
     if not directory.is_dir():
         raise ValueError(f"{directory} is no folder; expected one")
-    for path in sorted(directory.iterdir()):
-        if path.exists() and not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+    for path in sorted(directory.rglob("*")):
+        if path.exists() and not path.is_file() and not path.is_dir():
             raise ValueError(_NO_PLAIN_FILE.format(path=path))
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.plain_files import require_plain_files
 from conversion.checkpoints.factors import factors_of, fold_table
 from conversion.checkpoints.hf_checkpoint import QUANTIZATION, copy_companions, copy_config
 from conversion.checkpoints.hf_files import CONFIG_NAME
@@ -72,6 +73,7 @@ class NeMoCheckpoint:
         directory = Path(directory)
         if not directory.is_dir():
             raise ValueError(f"the checkpoint folder {directory} does not exist")
+        require_plain_files(directory)
         if not (directory / WEIGHTS).is_dir() or not (directory / MODEL).is_file() or not (directory / HF / CONFIG_NAME).is_file():
             raise ValueError(
                 f"{directory} is no NeMo checkpoint of this project; expected {WEIGHTS}/, {MODEL} and {HF}/{CONFIG_NAME},"

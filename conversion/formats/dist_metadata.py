@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common.plain_files import require_plain_files
 from conversion.formats.dtypes import DTYPE_BYTES
 from conversion.formats.inert_pickle import Record, load_inert
 from conversion.formats.pickle_names import INDEX, refusal, unknown_names
@@ -118,6 +119,7 @@ def read_dist_metadata(directory: Path) -> DistMetadata:
     Raises:
         ValueError: if the folder is of another format, or a file of it is missing or corrupt.
     """
+    require_plain_files(directory)
     _require_backend(directory)
     path = directory / METADATA_NAME
     try:

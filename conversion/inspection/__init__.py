@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.plain_files import require_plain_files
 from conversion.inspection import hugging_face, megatron
 from conversion.inspection.description import Description, find_leftovers
 from conversion.inspection.places import locate
@@ -21,6 +22,7 @@ def describe(path: Path, *, deep: bool = False, tokenizer: bool = False, other_p
         ValueError: if there is no checkpoint.
     """
     place = locate(path)
+    require_plain_files(place.directory)
     description = Description(path=str(place.directory), format=place.format, notes=list(place.notes))
     find_leftovers(description, place.directory)
     if place.format == hugging_face.FORMAT:

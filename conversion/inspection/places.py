@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.plain_files import read_text
+
 HUGGING_FACE, NEMO, MEGATRON_LM, MEGATRON_BRIDGE = "Hugging Face", "NeMo 2", "Megatron-LM", "Megatron-Bridge"
 
 ITERATION_TRACKER = "latest_checkpointed_iteration.txt"
@@ -66,7 +68,7 @@ def _series(path: Path) -> tuple[Path, int] | None:
     if not iterations:
         return None
     try:
-        tracked = (path / ITERATION_TRACKER).read_text(encoding="utf-8").strip()
+        tracked = read_text(path / ITERATION_TRACKER).strip()
     except (OSError, ValueError):
         return iterations[-1], len(iterations)
     newest = path / (f"iter_{int(tracked):07d}" if tracked.isdecimal() else tracked)

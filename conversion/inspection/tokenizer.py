@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.plain_files import require_plain_files
 from conversion.inspection.description import Description
 from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, load_tokenizer, refuse_foreign_tokenizer
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
@@ -35,7 +34,6 @@ Reading = tuple[list[list[int]], list[str]]  # ids and decoded text, text by tex
 def look_at(description: Description, directory: Path) -> None:
     """Count a folder's tokens, and name what makes every command refuse its tokenizer."""
     try:
-        require_plain_files(directory)
         refuse_foreign_tokenizer(directory)
         if not any((directory / name).is_file() for name in TOKENIZER_FILES[:3]) and not (directory / "vocab.json").is_file():
             return

@@ -467,3 +467,21 @@ def test_nothing_that_can_fail_comes_behind_the_rename(name: str, make_opt: OPTM
     main = importlib.import_module(module).main
     error = end_without_reads_behind_the_rename(lambda: main([*words, "--output", str(tmp_path / "out")]), tmp_path / "out")
     assert error is None
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "special_tokens_map.json", "weights/.metadata", "weights/metadata.json", "context/hf/tokenizer.json"]
+)
+def test_what_may_never_end_is_not_opened(name: str, make_opt: OPTMaker, tmp_path: Path) -> None:
+    """A pipe or device under any name of a folder, also one that a library reads by itself."""
+    folder = make_opt()
+    if "/" in name:
+        hf_to_nemo.convert(folder, tmp_path / "nemo")
+        folder = tmp_path / "nemo"
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ValueError, match=f"{name} is a pipe, socket or device; expected a plain file|no config.json|holds no checkpoint"):
+        describe(folder)
+    with pytest.raises(ValueError, match=f"{name} is a pipe, socket or device; expected a plain file|no config.json"):
+        (nemo_to_hf.export if "/" in name else hf_to_nemo.convert)(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
