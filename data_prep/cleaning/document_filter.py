@@ -19,6 +19,7 @@ import xxhash
 
 from common import native
 from data_prep.cleaning import mojibake
+from data_prep.cleaning.code_pages import WRONG_PAGE
 from data_prep.cleaning.code_points import (
     ADDRESS,
     CAPITAL,
@@ -71,7 +72,7 @@ class DocumentFilter:
 
     def dirt(self, data: bytes) -> int:
         """What a text (UTF-8) may need, for `repair`; see `Measurer.dirt`."""
-        return self._dirt.dirt(data) | self._search.always
+        return self._dirt.dirt(data) | self._search.always | (LEAD if WRONG_PAGE.search(data) else 0)
 
     def needs(self, block: Block, language: str | None, steps: Mapping[str, Step]) -> Iterator[int | tuple[str, str] | None]:
         """For each document of a block what it may need, for `repair`; None where it surely stays as it is, reason and detail where it surely goes,
@@ -93,6 +94,8 @@ class DocumentFilter:
             return
         dirt, refused, values = judged
         self._search.found_of_all(block.text, block.offsets, hard & ~_TOLD_APART, dirt)
+        for found in WRONG_PAGE.finditer(block.text) if hard & LEAD else ():
+            dirt[np.searchsorted(block.offsets, found.start(), "right") - 1] |= LEAD
         for number in np.flatnonzero(dirt & np.uint32(hard & _TOLD_APART)).tolist():
             dirt[number] = self._left_of(int(dirt[number]), block.data(number), hard)
         refused[dirt & np.uint32(hard | self._of_lines) != 0] = UNKNOWN

@@ -19,7 +19,7 @@ _INLINE = (
     " script small source span strike strong style sub sup svg template textarea time track tt u var video wbr"
 )
 _HIDDEN = re.compile(
-    r"<!--.*?-->|<!doctype[^<>]{0,200}>|<\?xml[^<>]{0,200}\?>"
+    r"<!--.*?-->|<!doctype[^<>]{0,200}>|\A\s*<\?xml[^<>]{0,200}\?>"
     r"|<(script|style|noscript|template|svg|head)\b[^<>]{0,2000}>.{0,200000}?</\1\s*>",
     re.IGNORECASE | re.DOTALL,
 )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common import native
+from data_prep.cleaning.code_pages import WRONG_PAGE, repair_code_page
 
 SOURCE = Path(__file__).with_name("mojibake.c")
 _PAGES = ("cp1252", "cp1250", "latin-1", "iso8859-2", "cp1251", "cp1254")
@@ -80,11 +81,12 @@ LEADS, LONG_LEADS, FOLLOWERS = (
 )
 # The second half of these was lost: a byte that the code page has no character for, or a no-break space that became a space.
 _LOST = {"â€": "”", "Ã": "à"}
-_LOST_HALF = re.compile("â€(?![\u0080-\u00bf\u2010-\u203a€™œ˜])|Ã(?=[ \u00a0])\u00a0?")
+_LOST_HALF = re.compile(f"â€(?![{''.join(_character(byte, 'cp1252') for byte in _FOLLOWER_BYTES)}])|Ã(?=[ \u00a0])\u00a0?")
 
 
 def repair(text: str) -> str:
     """The text as it was meant; the same text where nothing is certainly wrong."""
+    text = repair_code_page(text)
     for _ in range(_MAX_TIMES):
         characters = frozenset(text)
         best = max(
@@ -99,7 +101,11 @@ def repair(text: str) -> str:
 def may_repair(data: bytes) -> bool:
     """Whether `repair` could change a text (UTF-8); any may where there is no compiler."""
     library = native.load(SOURCE)
-    return library is None or bool(library.may_repair(ctypes.byref(_compiled_pages()), data, ctypes.c_int64(len(data))))
+    return (
+        library is None
+        or WRONG_PAGE.search(data) is not None
+        or bool(library.may_repair(ctypes.byref(_compiled_pages()), data, ctypes.c_int64(len(data))))
+    )
 
 
 class _Pages(ctypes.Structure):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +23,12 @@ from common.artifacts import read_manifest
 from data_prep import fit_filters
 from data_prep.clean import clean, main
 from data_prep.cleaning import code_points, mojibake, text_hygiene, text_measures
+from data_prep.cleaning.code_pages import repair_code_page
 from data_prep.cleaning.code_points import CAPITAL, CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, SPACING
 from data_prep.cleaning.document_filter import blocked_by
 from data_prep.cleaning.filter_settings import read_filters, settings_for
 from data_prep.cleaning.markup import without_markup
+from data_prep.cleaning.mojibake import _character
 from data_prep.cleaning.personal_data import CHECKS, kinds_of, masked, may_hold
 from data_prep.cleaning.shard import CleanRules
 from data_prep.cleaning.text_measures import Measurer
@@ -134,6 +138,75 @@ def test_none_leaves_all_of_it(tmp_path: Path) -> None:
 )
 def test_mojibake_is_undone(text: str, page: str, times: int) -> None:
     assert mojibake.repair(wrong(text, page, times)) == text
+
+
+SENTENCES = """Človek je prišel že včeraj, a češnje še niso zrele.
+Otroci so v šoli pisali nalogo in risali hiše.
+Čez cesto je šla žaba.
+Računalnik ne dela več, zato ga bomo odnesli v trgovino.
+Članek 5 določa, da mora stranka plačati globo.
+Mačka spi na peči.
+V gozdu je tišina.
+Kuća je stara, a đaci uče čitati.
+Rekao je da će doći sutra.
+Živjeli smo u maloj kući.
+Škola počinje u devet sati.
+Dečak je pojeo jabuku i otišao kući.""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("wrong_page", "right_page"),
+    [
+        ("cp1252", "cp1250"), ("latin-1", "iso8859-2"), ("cp1252", "iso8859-2"), ("iso8859-2", "cp1250"), ("cp1250", "iso8859-2"),
+        ("cp1252", "cp852"), ("latin-1", "cp852"), ("cp1250", "cp852"),
+    ],
+)  # fmt: skip
+def test_a_single_byte_code_page_taken_for_another_is_undone(wrong_page: str, right_page: str, tmp_path: Path) -> None:
+    read = ["".join(_character(byte, wrong_page) for byte in sentence.encode(right_page)) for sentence in SENTENCES]
+    assert [mojibake.repair(text) for text in read] == SENTENCES
+    kept, _, _ = cleaned(tmp_path, read, "--filters", "standard")
+    assert list(kept.values()) == SENTENCES
+
+
+def test_no_clean_line_is_of_another_code_page() -> None:
+    """French, Italian, Danish, Icelandic, Polish and Slovak lines, quotations, and, where it is at hand, real text of five languages."""
+    lines = [
+        "Molière je napisal Skopuha; père Noël, très bien, ça va.", "— E tu vai a piedi, babbèo? Prèola è qui, perché dicèa…", "Æblet er på bordet, og være",
+        "Það er maður í húsinu; góðan daginn.", "Są tu, gęś źle", "ľúbiť ľad", "§ 5 in §7a, © avtor, 2¾ in beseda¹ je", "Č in è, Čez",
+    ]  # fmt: skip
+    if "SCION_SHARED_DATA" in os.environ:
+        for path in sorted(Path(os.environ["SCION_SHARED_DATA"], "text").rglob("*.jsonl.gz")):
+            with gzip.open(path, "rt", encoding="utf-8") as stream:
+                lines += [json.loads(line)["text"] for line in itertools.islice(stream, 200)]
+    assert [line[:200] for line in lines if repair_code_page(line) != line] == []
+
+
+def test_mojibake_twice_over_with_a_low_quotation_mark() -> None:
+    text = "Rekel je: Ã¢â‚¬Å¾Ã…Â el bom domov,Ã¢â‚¬Å“ in odÃ…Â¡el.".replace("Â el", "Â\u00a0el")
+    assert mojibake.repair(text) == "Rekel je: „Šel bom domov,“ in odšel."
+
+
+def test_one_long_word_and_a_quoted_declaration_cost_nothing(tmp_path: Path) -> None:
+    words = [
+        "zakon",
+        "organ",
+        "stranka",
+        "pravica",
+        "rok",
+        "odločba",
+        "pritožba",
+        "izvršba",
+        "sodišče",
+        "predlog",
+        "dokaz",
+        "vročitev",
+        "stroški",
+        "postopek",
+    ]
+    law = " ".join(f"{' '.join(random.Random(number).sample(words, 5))}." for number in range(40))
+    manual = f'{NEWS} Datoteka se začne z <?xml version="1.0"?> in <br/> pomeni novo vrstico.'
+    kept, _, _ = cleaned(tmp_path, [f"{law} {'obveznost/pravica/' * 30}", manual, "x" * 500], "--filters", "standard")
+    assert list(kept) == ["d0", "d1"] and "<?xml" in kept["d1"]
 
 
 @pytest.mark.parametrize(
@@ -321,6 +394,7 @@ def plain_dirt(text: str) -> int:
     for bit, pattern in (
         (SPACING, r"  |\n | \n|\n\n\n|\A[ \n]|[ \n]\Z"),
         (code_points.NUMBER, r"[0-9](?:(?:[ ./()-]{0,2}[A-Z])*[ ./()-]{0,2}[0-9]){6}"),
+        (code_points.NUMBER, r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}"),  # an IBAN begins so
         (code_points.ADDRESS, "@"),
         (code_points.MARKUP, "<[A-Za-z/!]|&[A-Za-z#]"),
     ):
