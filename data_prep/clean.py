@@ -34,7 +34,7 @@ from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.languages import are_close
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading, ReadingAgain
 from data_prep.sharing.shards import file_state, ordered_map, resumable_directory, shard_names
 
@@ -226,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")
     run = parser.add_argument_group("running")
     command.add_running_arguments(run)
-    crew.add_argument(run)
+    on_ray.add_argument(run)
     return parser
 
 
@@ -277,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    crew.share(arguments, "data_prep.clean", work)
+    on_ray.share(arguments, "data_prep.clean", work)
     command.print_report(arguments.output)
     return command.DONE
 

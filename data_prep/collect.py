@@ -23,7 +23,7 @@ from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.languages import is_language
 from data_prep.reading.sources import KNOWN_TABLE, Source, read_sources, table_rows
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
     run.add_argument("--new-ids", action="store_true", help="every document gets the id CORPUS/FILE:LINE; its own becomes original_id")
     command.add_running_arguments(run)
-    crew.add_argument(run)
+    on_ray.add_argument(run)
     return parser
 
 
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    crew.share(arguments, "data_prep.collect", work)
+    on_ray.share(arguments, "data_prep.collect", work)
     command.print_report(arguments.output)
     return command.DONE
 

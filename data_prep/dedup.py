@@ -33,7 +33,7 @@ from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
 from data_prep.reading.evaluation_sets import files_of_sets
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Protected, Reading, ReadingAgain, Scanner, similar_documents
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
@@ -85,7 +85,7 @@ def dedup(
         raise ValueError(f"there is no text in {', '.join(map(str, against))}, so nothing would be protected; look at what --against names")
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
-    if passes is None and crew.leader() is not None:
+    if passes is None and on_ray.leader() is not None:
         passes = 2
     plan = {
         "stage": "data_prep.dedup",
@@ -307,13 +307,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         choices=(1, 2),
         help="1: all n-grams of kept text in the memory of one process; 2: in tasks that fit the memory of a worker, by any number of workers, and"
-        " 13 bytes a token of disk (default: by the memory that is free; 2 with --shared)",
+        " 13 bytes a token of disk (default: by the memory that is free; 2 with --ray)",
     )
     run.add_argument(
         "--memory", type=float, metavar="GIB", help="of a worker with two passes, or of one pass (default: 70 %% of what is free)"
     )
     command.add_running_arguments(run)
-    crew.add_argument(run)
+    on_ray.add_argument(run)
     return parser
 
 
@@ -432,7 +432,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    crew.share(arguments, "data_prep.dedup", work)
+    on_ray.share(arguments, "data_prep.dedup", work)
     command.print_report(arguments.output)
     return command.DONE
 

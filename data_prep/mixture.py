@@ -46,7 +46,7 @@ from data_prep.mixing.shard import (
 )
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.documents import add_format_arguments
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
@@ -397,7 +397,7 @@ def _parser() -> argparse.ArgumentParser:
     add_bos_argument(run)
     run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
     command.add_running_arguments(run, skips_bad=False)
-    crew.add_argument(run)
+    on_ray.add_argument(run)
     return parser
 
 
@@ -430,7 +430,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bos=arguments.bos,
         arguments=arguments,
     )
-    manifest, _ = crew.share(arguments, "data_prep.mixture", work)
+    manifest = on_ray.share(arguments, "data_prep.mixture", work)
     command.print_report(arguments.output)
     folder = arguments.tokenizer[0].partition("=")[2]
     steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"), bos=arguments.bos)
@@ -440,7 +440,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer: str) -> int:
     """Run `data_prep.to_megatron` for each corpus and the validation text; the first exit code that is not 0, or 0."""
-    options = ["--tokenizer", tokenizer, "--bos", arguments.bos, "--workers", str(arguments.workers), *_machines(arguments)]
+    options = ["--tokenizer", tokenizer, "--bos", arguments.bos, "--workers", str(arguments.workers)]
+    options += ["--ray", arguments.ray] if arguments.ray is not None else []
     for name, paths in megatron_inputs(arguments.output, made).items():
         words = [
             sys.executable,
@@ -456,11 +457,6 @@ def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer:
         if code:
             return code
     return command.DONE
-
-
-def _machines(arguments: argparse.Namespace) -> list[str]:
-    """The options by which this command was shared, for another one."""
-    return ["--shared"] if arguments.shared else ["--ray", arguments.ray] if arguments.ray is not None else []
 
 
 if __name__ == "__main__":

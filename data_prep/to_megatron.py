@@ -29,7 +29,7 @@ from data_prep.megatron.index import STAGE, token_dtype
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
 from data_prep.reading.documents import add_input_arguments, require_text_files
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_without_torch, tokenizer_digest
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     add_bos_argument(parser)
     command.add_running_arguments(parser)
-    crew.add_argument(parser)
+    on_ray.add_argument(parser)
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
     if twice := [path for path, times in Counter(path.resolve() for path in arguments.input).items() if times > 1]:
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bos=arguments.bos,
         arguments=arguments,
     )
-    manifest, _ = crew.share(arguments, STAGE, work)
+    manifest = on_ray.share(arguments, STAGE, work)
     print(dataset_summary(arguments.output, manifest))
     return command.DONE
 

@@ -21,7 +21,7 @@ from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, Documents, add_format_arguments, read_documents, require_text_files
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--mask-token", action="store_true", help="give the last id to <mask>, behind which encoders learn to see")
     command.add_running_arguments(parser, skips_bad=False)
-    crew.add_argument(parser)
+    on_ray.add_argument(parser)
     parser.add_argument(
         "--report",
         type=Path,
@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    manifest, has_led = crew.share(arguments, STAGE, work)
+    manifest = on_ray.share(arguments, STAGE, work)
     facts = manifest.facts
     for name, found in facts.get("tokenizers", {".": facts}).items():
         where = arguments.output if name == "." else arguments.output / name
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{where}: {found['vocab_size']:,} ids, trained on {facts['num_documents']:,} documents ({facts['text_bytes'] / 1e6:.1f} MB,"
             f" {facts['lost_bytes'] / facts['text_bytes']:.2%} of it left out){equal}"
         )
-    if arguments.report is not None and has_led:
+    if arguments.report is not None:
         tokenizer_report([*others, *candidates([str(arguments.output)])], corpora, arguments.report, every=_REPORT_EVERY, **how)
         command.print_report(arguments.report)
     return command.DONE

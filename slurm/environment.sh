@@ -28,6 +28,10 @@ fi
 MASTER_PORT="$((20000 + SLURM_JOB_ID % 10000))"
 export MASTER_ADDR MASTER_PORT
 
+# By which the nodes of a Ray cluster in this job know each other (slurm/ray_nodes.py).
+RAY_AUTH_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
+export RAY_AUTH_TOKEN
+
 # One thread per core that a task was given; Megatron overlaps communication only with one hardware queue.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
 export CUDA_DEVICE_MAX_CONNECTIONS=1

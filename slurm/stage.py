@@ -32,14 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     pipeline = pipeline_from_mapping(read_json(arguments.pipeline))
     is_array = bool(axes_of(pipeline, arguments.stage))
     task = tasks_of(pipeline, arguments.stage)[int(os.environ["SLURM_ARRAY_TASK_ID"]) if is_array else 0]
-    words = [sys.executable, *command_of(pipeline, task)[1:]]
+    stage = pipeline.stages[task.stage]
+    over_nodes = ["slurm.ray_nodes"] if stage.train is None and pipeline.resources[stage.resources].nodes > 1 else []
+    words = [sys.executable, "-m", *over_nodes, *command_of(pipeline, task)[2:]]
     job_id, submission = own_job_id(os.environ, is_array=is_array), arguments.pipeline.absolute().parent.name
-    if pipeline.stages[task.stage].train is not None:
+    if stage.train is not None:
         os.execv(words[0], words)  # as every rank; the links of the chain say how it ended
     if job_id is not None and not is_recorded(pipeline.root, int(submission), job_id):
         print(f"pipeline: submission {submission} was interrupted or is over, so that job {job_id} does nothing", file=sys.stderr)
         return command.WRONG
-    if int(os.environ.get("SLURM_PROCID", "0")):  # another node of a shared command; the first one records how it ends
+    if int(os.environ.get("SLURM_PROCID", "0")):  # another node of a command with --ray; the first one records how it ends
         if is_complete(pipeline, task) or not all(is_complete(pipeline, need) for need in needs_of(pipeline, task)):
             return command.DONE
         os.execv(words[0], words)

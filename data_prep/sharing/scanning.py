@@ -20,7 +20,7 @@ from data_prep.deduplication.similar_documents import Similar, SimilarSettings, 
 from data_prep.reading.blocks import Block, read_blocks
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.documents import BadInput, Document, read_documents
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.shards import ordered_map
 
 
@@ -86,7 +86,7 @@ class ReadingAgain(Reading):
     @classmethod
     def of_one_worker(cls, reading: Reading, workers: int) -> Reading:
         """With `room_of_one_worker`; as it was where others work too, who have no part in the memory of this process."""
-        if workers > 1 or crew.leader() is not None:
+        if workers > 1 or on_ray.leader() is not None:
             return reading
         return cls(**vars(reading), room_bytes=room_of_one_worker())
 
@@ -241,7 +241,7 @@ class Scanner:
 
         With several workers a scanned shard waits in `scratch`, 8 bytes a token; at most `workers` + 2 of them at a time.
         """
-        if workers == 1 and crew.leader() is None:
+        if workers == 1 and on_ray.leader() is None:
             for number, path in enumerate(paths):
                 yield from ((number, batch) for batch in self.batches(path))
             return

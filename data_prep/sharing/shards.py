@@ -23,7 +23,7 @@ from common.artifacts import free_output, make_group_readable, make_place, sync_
 from common.own_children import end_with_parent
 from data_prep.reading.compressed import compression_of
 from data_prep.reading.documents import SUFFIXES
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,8 +43,8 @@ def ordered_map(
 ) -> Iterator[Result]:
     """Yield the results of a function in the order of its items; at most two more than `workers` are started and not yet taken.
 
-    One worker is this process; others end with it, however it ends, and at once when it is told to end.  Where this process leads a crew, the
-    workers of all machines do it.
+    One worker is this process; others end with it, however it ends, and at once when it is told to end.  With `--ray` the
+    machines of a cluster do it.
 
     Args:
         name: what errors call an item.
@@ -52,7 +52,7 @@ def ordered_map(
     Raises:
         ValueError: if a worker dies (killed, out of memory), naming what was being worked on.
     """
-    if (leader := crew.leader()) is not None:
+    if (leader := on_ray.leader()) is not None:
         yield from leader.map(function, items, name=name, initializer=initializer, initargs=initargs)
         return
     if workers == 1:
@@ -195,7 +195,7 @@ def _made_of(unfinished: Path, output_dir: Path) -> Iterator[tuple[Path, Path]]:
         yield directory, scratch
         make_group_readable(directory)
         sync_tree(directory)
-        if (leader := crew.leader()) is not None:
+        if (leader := on_ray.leader()) is not None:
             leader.check()
         if output_dir.is_dir():
             output_dir.rmdir()
@@ -223,7 +223,7 @@ def _remove_if_renamed(output_dir: Path) -> None:
 
 @contextmanager
 def _locked(unfinished: Path, output_dir: Path) -> Iterator[None]:
-    if crew.leader() is not None:  # whose lease is known on all machines; where this one's lock ends nobody knows
+    if on_ray.leader() is not None:  # whose lease is known on all machines; where this one's lock ends nobody knows
         yield
         return
     lock = os.open(unfinished, os.O_RDONLY)

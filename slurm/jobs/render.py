@@ -60,7 +60,8 @@ def _directives(job: Job, cluster: Cluster) -> list[str]:
         f"dependency={','.join(job.dependencies)}" if job.dependencies else "",
         "kill-on-invalid-dep=yes" if job.dependencies else "",
         f"exclude={','.join(job.exclude)}" if job.exclude else "",
-        "requeue" if job.requeue else "no-requeue",
+        "requeue" if job.requeue or job.outlives_nodes else "no-requeue",
+        "no-kill" if job.outlives_nodes else "",
         "open-mode=append",
         f"output={log_pattern(job.log_dir)}/{job.log_name}",
     ]
@@ -159,7 +160,8 @@ def _commands(title: str, commands: Iterable[Sequence[str]]) -> str:
 
 
 def _step(job: Job, cluster: Cluster) -> str:
-    srun = ['srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK"']
+    on_loss = "--no-kill --kill-on-bad-exit=0" if job.outlives_nodes else "--kill-on-bad-exit=1"
+    srun = [f'srun --export=ALL {on_loss} --cpus-per-task="$SLURM_CPUS_PER_TASK"']
     if job.num_tasks > 1:
         srun[0] += f" --wait={job.step_wait_seconds}"
     srun += [shlex.quote(option) for option in (*cluster.step_options, *_binding(job, cluster), *_pyxis_options(job, cluster))]

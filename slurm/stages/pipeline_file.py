@@ -29,7 +29,7 @@ class Resources:
     time_limit: str = "01:00:00"
     cpus: int | None = None  # by default all of a node
     gpus: int = 0
-    nodes: int = 1  # of a data command with --shared, which runs on each of them
+    nodes: int = 1  # of a data command with --ray, whose tasks all of them do
     memory_gib: int | None = None  # of a node, by default all of it
     at_once: int | None = None  # members of an array that run at the same time
 
@@ -243,8 +243,8 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
         yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
     elif (nodes := pipeline.resources[stage.resources].nodes) < 1:
         yield f"the resources {stage.resources} have {nodes} nodes; expected at least 1"
-    elif nodes > 1 and stage.command is not None and "--shared" not in stage.command.split():
-        yield f"stage {name} gets {nodes} nodes, each of which would do all of it; add --shared to its command, or give it one node"
+    elif nodes > 1 and stage.command is not None and "--ray" not in stage.command.split():
+        yield f"stage {name} gets {nodes} nodes, but works on one; add --ray to its command, or give it one node"
     text = stage.command if stage.command is not None else stage.train.overrides if stage.train else ""
     named = {options.get(reference, reference) for reference in _names_in(text)}
     for unknown in sorted((named | _names_in(stage.output or "")) - set(known)):

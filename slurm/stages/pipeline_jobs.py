@@ -100,6 +100,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
         gpus_per_task=resources.gpus,
         cpus_per_task=resources.cpus,
         memory_gib=resources.memory_gib,
+        outlives_nodes=resources.nodes > 1 and training is None,
         array=_array(tasks, resources) if is_array else None,
         paths=(pipeline.root, *(Path(path) for path in pipeline.paths)),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,10 @@ def _few(number: int) -> list[str]:
     return ["\n".join([*lines[i : i + 5], "Uradni list"]) for i in range(0, 40, 5)]
 
 
-def write_texts(directory: Path, texts_of: Callable[[int], list[str]] = _few) -> list[str]:
-    """Six files in two corpora, as `--input` takes them, and beside them what clean and dedup are given; by default small ones with words that repeat."""
+def write_texts(directory: Path) -> list[str]:
+    """Six files in two corpora, as `--input` takes them, and beside them what clean and dedup are given: small ones with words that repeat."""
     for number in range(6):
-        rows = [{"id": f"{number}-{i}", "text": text, "score": 1 + i % 4} for i, text in enumerate(texts_of(number))]
+        rows = [{"id": f"{number}-{i}", "text": text, "score": 1 + i % 4} for i, text in enumerate(_few(number))]
         (directory / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     protected = "vrstica 3 v datoteki 2 ima deset besed in konec tukaj zdaj 0 vrstica"
     (directory / "protected.jsonl").write_text(json.dumps({"question": protected}) + "\n")

@@ -10,13 +10,14 @@ import argparse
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
-from data_prep.sharing import crew
+from data_prep.sharing import on_ray
 from data_prep.sharing.shards import ordered_map
 
 _LIMIT_SECONDS = 300.0
@@ -24,14 +25,16 @@ _LIMIT_SECONDS = 300.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """A command whose twelve tasks write down who does them."""
-    parser = command.parser(__doc__, prog="held_stage", example="python -m tests.data_prep.sharing.held_stage out diary wrong --shared")
-    parser.add_argument("output", type=Path)
+    parser = command.parser(
+        __doc__, prog="held_stage", example="python -m tests.data_prep.sharing.held_stage diary wrong --ray --output out"
+    )
+    parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("diary", type=Path)
     parser.add_argument("what", choices=["held", "deadly", "wrong"])
     parser.add_argument("--workers", type=int, default=1)
-    crew.add_argument(parser)
+    on_ray.add_argument(parser)
     arguments = parser.parse_args(words)
-    crew.share(arguments, "tests.held", lambda: _held(arguments))
+    on_ray.share(arguments, "tests.held", lambda: _held(arguments))
     return command.DONE
 
 
@@ -46,7 +49,7 @@ def _held(arguments: argparse.Namespace) -> Manifest:
 def _task(item: tuple[Path, str, int]) -> int:
     diary, what, number = item
     with open(diary, "a") as file:
-        file.write(f"{number} {os.getpid()} {os.getppid()}\n")
+        file.write(f"{number} {os.getpid()} {os.getppid()} {socket.gethostname()}\n")
     if what == "deadly" and number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wrong" and number == 3:

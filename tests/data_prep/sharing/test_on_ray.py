@@ -111,7 +111,7 @@ def test_a_cluster_makes_the_bytes_of_one_machine(name: str, machines: RayMachin
 
 
 def _held_stage(machines: RayMachines, place: Path, what: str) -> Finished:
-    return run_command(_HELD_STAGE, place / "out", place / "diary", what, "--ray", machines.address, log_dir=place / "log")
+    return run_command(_HELD_STAGE, place / "diary", what, "--ray", machines.address, "--output", place / "out", log_dir=place / "log")
 
 
 @pytest.mark.slow
@@ -126,16 +126,16 @@ def test_a_task_that_kills_is_named_and_errors_arrive(machines: RayMachines, tmp
         assert sorted(path.name for path in (tmp_path / what).iterdir()) == ["diary", "log"]
 
 
-@pytest.mark.some(1)
-@pytest.mark.slow
+@pytest.mark.long  # as tests/slurm/test_ray_nodes.py has it on Slurm
 @pytest.mark.parametrize("victim", ["worker", "machine"])
 def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
-    group = Group(["-m", _HELD_STAGE, str(tmp_path / "out"), str(diary), "held", "--ray", machines.address], log_dir=tmp_path / "log")
+    words = [str(diary), "held", "--ray", machines.address, "--output", str(tmp_path / "out")]
+    group = Group(["-m", _HELD_STAGE, *words], log_dir=tmp_path / "log")
     raylets = {process.pid for process in machines.other.descendants()}
 
     def begun() -> list[list[int]]:
-        return [[int(word) for word in line.split()] for line in diary.read_text().splitlines()] if diary.exists() else []
+        return [[int(word) for word in line.split()[:3]] for line in diary.read_text().splitlines()] if diary.exists() else []
 
     group.wait_until(lambda: any(row[2] in raylets for row in begun()), timeout_seconds=240)
     if victim == "worker":
@@ -185,10 +185,10 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
             2,
             "error: --ray nowhere: there is no Ray cluster to work on: Invalid address format: nowhere; start one with",
         ),
-        (["--ray", "127.0.0.1:9", "--shared"], 2, "argument --shared: not allowed with argument --ray"),
     ],
 )
 def test_no_cluster_is_said_before_anything_is_written(words: list[str], code: int, sentence: str, tmp_path: Path) -> None:
-    ended = run_command(_HELD_STAGE, tmp_path / "out", tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
+    words = [*words, "--output", str(tmp_path / "out")]
+    ended = run_command(_HELD_STAGE, tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
     assert ended.code == code and sentence in ended.stderr, ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
