@@ -55,7 +55,7 @@ class Metrics(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
         self._last_time, self._last_step = time.monotonic(), trainer.global_step
-        clear_aux_losses_tracker()
+        get_moe_layer_wise_logging_tracker().clear()  # of an earlier training of this process, with its layers and process groups
         if trainer.is_global_zero:
             self._file.forget(last_step=trainer.global_step)
         data = trainer.datamodule._train_ds  # type: ignore[attr-defined]

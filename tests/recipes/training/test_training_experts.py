@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,3 +131,23 @@ def test_experts_that_stay_as_they_are(checkpoint: Path, inputs: Inputs, tmp_pat
         after = export(tmp_path / f"run/checkpoints/step_{steps:07d}", tmp_path / f"back_{steps}")
         for name, tensor in before.items():
             assert torch.equal(after[name], tensor) == any(part in name for part in held), name
+
+
+@pytest.mark.slow
+def test_a_training_knows_nothing_of_another_ones_experts(tmp_path: Path) -> None:
+    """Whose balance would be logged, and reduced over process groups that are gone: several recipes are rehearsed in one process."""
+    from lightning.pytorch import Trainer  # here, since collecting the tests needs no engine
+    from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker, save_to_aux_losses_tracker
+
+    from recipes.numbers.rates import Rates
+    from recipes.training.metrics import Metrics, expert_balance
+    from recipes.training.metrics_file import MetricsFile
+
+    save_to_aux_losses_tracker("load_balancing_loss", torch.ones(()), 1, 2)
+    assert get_moe_layer_wise_logging_tracker()
+    trainer = Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    trainer.datamodule = SimpleNamespace(_train_ds=[])  # type: ignore[attr-defined]
+    rates = Rates(8, (), 1.0, {}, 1.0, 1, None)
+    file = MetricsFile(tmp_path / "metrics.jsonl", may_write=lambda: True)
+    Metrics(file, every_steps=1, max_steps=1, rates=rates, new_rows=range(0)).on_train_start(trainer, None)  # type: ignore[arg-type]
+    assert expert_balance(trainer, num_samples=8) is None
