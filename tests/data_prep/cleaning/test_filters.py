@@ -34,6 +34,7 @@ from data_prep.cleaning.shard import CleanRules
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.cleaning.text_measures_plain import PlainLoops
 from data_prep.reading.corpora import Corpus
+from tests.data_prep.cleaning.furniture_lines import COOKIES, MENUS
 from tests.data_prep.cleaning.personal_lines import lines
 
 Write = Callable[[str, str | bytes], Path]
@@ -800,3 +801,22 @@ def test_what_is_asked_first_takes_nothing_away() -> None:
         line = " ".join(group[-1] for group in rule.groups)
         assert rule.takes(line) and rule.may_take(f"prej\n{line}\npotem") and not rule.may_take("nič takega")
     assert Measurer().dirt("pred Ñ za".encode()) & CAPITAL and not Measurer().dirt("čšž ČŠŽ".encode()) & CAPITAL
+
+
+def test_furniture_of_pages_goes_and_good_text_stays(tmp_path: Path) -> None:
+    """Shares of two hundred cookie and menu lines that `web` takes, and of good texts, real ones of many kinds too where they are at hand."""
+    furniture, good = [], list(GOOD_TEXTS.values())
+    for kind in (COOKIES, MENUS):
+        furniture += [(f"{NEWS} {lines[:9]}.\n{lines}\n{MORE}", lines.splitlines()) for lines in kind.values()]
+    kept, _, _ = cleaned(tmp_path, [text for text, _ in furniture], "--filters", "web")
+    left = [line for (_, lines), text in zip(furniture, kept.values(), strict=True) for line in lines if line in text.splitlines()]
+    if "SCION_SHARED_DATA" in os.environ:
+        for path in sorted(Path(os.environ["SCION_SHARED_DATA"], "text").rglob("*.jsonl.gz")):
+            with gzip.open(path, "rt", encoding="utf-8") as stream:
+                texts = [json.loads(line)["text"] for line in itertools.islice(stream, 40)]
+            good += [text for text in texts if len(text.split()) >= 60]  # Gopher asks for 50 words
+    (tmp_path / "good").mkdir()
+    _, gone, _ = cleaned(tmp_path / "good", good, "--filters", "web")
+    print(f"furniture: {len(left)} of 200 lines left; good text: {len(gone)} of {len(good)} gone")
+    assert len(left) <= 40, left
+    assert len(gone) <= 0.02 * len(good), gone
