@@ -221,6 +221,7 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     """The tokenizer's files with tokens added to its list of added ones, which are found in a text before anything else."""
     from data_prep.tokenizers.derived import derived_files, load_files, read_description
     from data_prep.tokenizers.extension import name_added_tokens
+    from data_prep.tokenizers.token_bytes import respelling_decoder
 
     tokenizer = load_tokenizer(directory)
     known = tokenizer.get_vocab()
@@ -233,6 +234,7 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     first_id = rows_needed(tokenizer)
     added: list[dict[str, Any]] = [{"id": first_id + place, "content": token, **flags} for place, token in enumerate(tokens)]
     description["added_tokens"] = [*description["added_tokens"], *added]
+    description["decoder"] = respelling_decoder(description.get("decoder"), tokens)
     if len(known) < first_id:  # the library would number them by counting
         name_added_tokens(description["model"], description["added_tokens"])
     files = derived_files(directory, tokenizer, description)
@@ -243,15 +245,15 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
 
 
 def _require_round_trip(backend: Tokenizer, token_id: int, token: str, directory: Path) -> None:
-    """Refuse a token that is not found where its text stands, or comes back as another: a byte-level decoder takes `é` for a byte."""
+    """Refuse a token that is not found where its text stands, or comes back as another."""
     for text in (token, f"x{token}y", f"a {token} b"):
         ids = backend.encode(text, add_special_tokens=False).ids
         decoded = backend.decode(ids, skip_special_tokens=False)
         is_found = token_id in ids or any(token in (backend.id_to_token(i) or "") for i in ids)  # a longer added token may take it
         if not is_found or token.strip() not in decoded:
             raise ValueError(
-                f"{token!r} cannot be added to the tokenizer in {directory}: its ids of {text!r} come back as {decoded!r}; give a token of letters"
-                " that its decoder leaves alone, or let `conversion.transfer --vocabulary expand` learn it from a text, in bytes"
+                f"{token!r} cannot be added to the tokenizer in {directory}: its ids of {text!r} come back as {decoded!r}; give a token"
+                " of characters that its decoder leaves alone"
             )
 
 

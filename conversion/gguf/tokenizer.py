@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.tokenizers.protobuf import bytes_field, float_field, int_field
+from data_prep.tokenizers.token_bytes import respellings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -123,7 +124,7 @@ def token_ids(metadata: Mapping[str, Any], num_tokens: int, source: str) -> dict
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int], source: str) -> tuple[Tokenizer, bool]:
-    from tokenizers import Tokenizer, decoders, models
+    from tokenizers import Regex, Tokenizer, decoders, models
 
     name = metadata.get(f"{_KEY}pre")
     rule = WORD_RULES.get(_SAME.get(str(name), str(name)))
@@ -138,7 +139,9 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Seque
         raise ValueError(f"{source} has {len(wrong)} merges of what are no two tokens, such as {' '.join(wrong[0])!r}; copy it again")
     backend = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=rule.takes_whole_words))
     backend.normalizer, backend.pre_tokenizer = _cutting(rule)
-    backend.decoder = decoders.ByteLevel()
+    added = respellings(token for token, kind in zip(tokens, kinds, strict=True) if kind in (_CONTROL, _USER_DEFINED))
+    respelled = [decoders.Replace(Regex(found), spelled) for found, spelled in added]
+    backend.decoder = decoders.Sequence([*respelled, decoders.ByteLevel()]) if respelled else decoders.ByteLevel()
     _add_tokens(backend, tokens, kinds)
     return backend, rule.starts
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep.tokenizers.extension import merge_pairs, vocabulary_of
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, without_a_callers_settings, write_tokenizer_files
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
+from data_prep.tokenizers.token_bytes import without_respellings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -46,6 +47,14 @@ def derived_files(
     if "tokenizer_config.json" not in old:
         # Without it the class would be guessed from the model, and might add tokens of its own.
         files["tokenizer_config.json"] = _json_bytes({"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens_map})
+    if without_respellings(description.get("decoder")) != description.get("decoder"):
+        # From transformers 5 on the class of a single model has a decoder of its own.
+        config = {
+            **tokenizer.special_tokens_map,
+            **json.loads(files["tokenizer_config.json"]),
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
+        files["tokenizer_config.json"] = _json_bytes(config)
     model = description["model"]
     if "vocab.json" in old and model["type"] == "BPE":
         listed = json.loads(old["vocab.json"])

@@ -97,7 +97,7 @@ def candidates_of(description: Mapping[str, Any]) -> list[Candidate]:
     """The tokens of text of a tokenizer as candidates, from the most to the least wanted.
 
     BPE: in the order of their merges, which is that of their usefulness in the text it was trained on, then single characters.
-    Unigram: by score.  WordPiece: by id, single characters last.
+    Unigram: by score.  WordPiece: by id, single characters last.  Added tokens of text follow.
     """
     spelling = spelling_of(dict(description))
     model = description["model"]
@@ -114,8 +114,10 @@ def candidates_of(description: Mapping[str, Any]) -> list[Candidate]:
         else:
             ordered.sort(key=lambda token: len(token.removeprefix(spelling.continuing_prefix)) == 1)
         scored = [(token, None) for token in ordered if token != model.get("unk_token")]
+    added_texts = [Candidate(entry["content"].encode()) for entry in description["added_tokens"] if not entry["special"]]
     is_byte = (lambda token: BYTE_TOKEN.fullmatch(token) is not None) if spelling.byte_tokens else (lambda token: False)
-    return [Candidate(bytes_of(token, spelling), score) for token, score in scored if token not in added and not is_byte(token)]
+    tokens = [Candidate(bytes_of(token, spelling), score) for token, score in scored if token not in added and not is_byte(token)]
+    return tokens + added_texts
 
 
 def merge_pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:

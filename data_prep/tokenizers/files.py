@@ -17,6 +17,7 @@ from common.own_files import require_own
 from common.plain_files import require_plain_files
 from common.quiet_library import quiet_transformers
 from data_prep.tokenizers.canonical_json import canonical_pieces
+from data_prep.tokenizers.token_bytes import without_respellings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -215,6 +216,7 @@ def _deciding(backend: Mapping[str, Any]) -> dict[str, Any]:
     deciding = {key: value for key, value in backend.items() if key not in ("padding", "truncation")}
     if not _adds_tokens(deciding.get("post_processor")):
         deciding["post_processor"] = None  # transformers 5 has a template that adds nothing there
+    deciding["decoder"] = without_respellings(deciding.get("decoder"))
     return deciding
 
 

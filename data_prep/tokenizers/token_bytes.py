@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,36 @@ BYTE_TO_CHARACTER = byte_level_alphabet()
 _CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 
 
+def respellings(tokens: Iterable[str]) -> list[tuple[str, str]]:
+    """What a byte-level decoder has to read in place of some added tokens: (expression for the whole token, its bytes as they are spelled).
+
+    An added token stands in the vocabulary as it is written, and the decoder takes what consists of letters such as é and đ for bytes.
+    """
+    byte_level = Spelling("byte-level")
+    return [
+        (rf"\A{re.escape(token)}\z", spell(token.encode(), byte_level) or "")
+        for token in tokens
+        if bytes_of(token, byte_level) != token.encode()
+    ]
+
+
+def respelling_decoder(decoder: Mapping[str, Any] | None, tokens: Iterable[str]) -> Any:
+    """A decoder of tokenizer.json that gives added tokens back as they are written, where it is byte-level; else as it is."""
+    steps = [{"type": "Replace", "pattern": {"Regex": found}, "content": spelled} for found, spelled in respellings(tokens)]
+    known = list(_steps(decoder))
+    if not any(step["type"] == "ByteLevel" for step in known):
+        return decoder
+    new = [step for step in steps if step not in known]
+    return {"type": "Sequence", "decoders": [*new, *known]} if new else decoder
+
+
+def without_respellings(decoder: Mapping[str, Any] | None) -> Any:
+    """The decoder as it was before `respelling_decoder`."""
+    steps = list(_steps(decoder))
+    kept = [step for step in steps if step["type"] != "Replace" or not str(step["pattern"].get("Regex")).startswith(r"\A")]
+    return decoder if len(kept) == len(steps) else kept[0] if len(kept) == 1 else {"type": "Sequence", "decoders": kept}
+
+
 def spelling_of(description: dict[str, Any]) -> Spelling:
     """Read from the content of a tokenizer.json how the tokenizer spells.
 
@@ -107,7 +137,7 @@ def spelling_of(description: dict[str, Any]) -> Spelling:
     return Spelling("space-marker" if marker else "plain", space_marker=marker, byte_tokens=byte_tokens)
 
 
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _steps(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     """The steps of a normalizer, pre-tokenizer or decoder, with sequences flattened."""
     if part is None:
         return

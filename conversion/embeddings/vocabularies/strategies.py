@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, row
 from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, PlainTokenizer, read_tokenizer
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
+from data_prep.tokenizers.token_bytes import respelling_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -128,8 +129,19 @@ def target_tokenizer(
         assert tokenizer is not None
         target = read_tokenizer(tokenizer)
         templates, warnings = carried_templates(source_tokenizer, target)
-        warnings = (*warnings, *_damaged_tokens(target))
-        return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
+        files = {**read_tokenizer_files(tokenizer), **templates}
+        if damaged := _damaged_tokens(target):
+            loaded = load_tokenizer(tokenizer)
+            description = read_description(tokenizer, loaded)
+            decoder = respelling_decoder(description.get("decoder"), damaged)
+            if decoder != description.get("decoder"):
+                files |= derived_files(tokenizer, loaded, {**description, "decoder": decoder})
+                target = load_files(files)
+            found = "keep their ids and get bytes in the new model's decoder" if not _damaged_tokens(target) else "stay so"
+            warnings += (
+                f"{len(damaged)} added tokens of {tokenizer} came back from their ids as another text, the first {damaged[0]!r}: they {found}",
+            )
+        return TargetTokenizer(target, files, warnings=warnings)
     assert not isinstance(source_tokenizer, PlainTokenizer), "what makes a tokenizer from it asks more"
     if options.strategy == "keep":
         return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(rows_needed(source_tokenizer)))
@@ -139,16 +151,11 @@ def target_tokenizer(
     return _extended(options, source, source_tokenizer, tokenizer, text, source_text)
 
 
-def _damaged_tokens(tokenizer: AnyTokenizer) -> Iterator[str]:
-    """A sentence about added tokens that come back as another text: a byte-level decoder takes letters such as `é` for bytes."""
+def _damaged_tokens(tokenizer: AnyTokenizer) -> list[str]:
+    """Added tokens that come back as another text, as a byte-level decoder takes letters such as `é` for bytes."""
     backend = tokenizer.backend_tokenizer
     added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
-    damaged = [text for i, text in added.items() if text.strip() not in backend.decode([i], skip_special_tokens=False)]
-    if damaged:
-        yield (
-            f"{len(damaged)} added tokens of the target's tokenizer come back from their ids as another text, the first {damaged[0]!r}, which its"
-            " decoder takes for bytes: a model that writes them writes damaged text; spell them in bytes, or leave them out"
-        )
+    return [text for i, text in added.items() if text.strip() not in backend.decode([i], skip_special_tokens=False)]
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:

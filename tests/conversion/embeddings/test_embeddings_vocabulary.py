@@ -21,7 +21,7 @@ from conversion.embeddings.vocabularies.strategies import target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import Match, map_vocabulary
 from data_prep.reading.documents import Documents
-from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.tokenizers.sentencepiece_backend import hf_tokenizer
 from data_prep.tokenizers.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
 from tests.conversion.embedding_fixtures import (
@@ -274,14 +274,22 @@ def test_tokens_that_no_text_reaches_are_no_sources() -> None:
     assert back[source.tokens.index("unmerged")] == -1
 
 
-def test_added_tokens_of_a_target_that_come_back_damaged_are_named(tmp_path: Path) -> None:
-    target = byte_level("abc", num_tokens=262)
+def test_added_tokens_that_a_decoder_takes_for_bytes_come_back_as_they_are(tmp_path: Path) -> None:
+    """A target's own with their ids; in a union spelled in bytes, with merges."""
+    source, target = byte_level("abc", num_tokens=262), byte_level("abc", num_tokens=262)
     target.add_tokens(["谁", "đuveč"])
-    target.save_pretrained(tmp_path)
-    found = target_tokenizer(VocabularyOptions("replace"), source=tmp_path, source_tokenizer=target, tokenizer=tmp_path, text=None)
-    assert [warning.partition(", which")[0] for warning in found.warnings] == [
-        "1 added tokens of the target's tokenizer come back from their ids as another text, the first 'đuveč'"
-    ]
+    for name, tokenizer in (("source", source), ("target", target)):
+        tokenizer.save_pretrained(tmp_path / name)
+    assert target.decode(target("đuveč")["input_ids"]) == "\x11uve\r"
+    options = {"source": tmp_path / "source", "source_tokenizer": source, "tokenizer": tmp_path / "target", "text": None}
+    found = target_tokenizer(VocabularyOptions("replace"), **options)
+    replaced, union = found.tokenizer, target_tokenizer(VocabularyOptions("union"), **options).tokenizer
+    assert "1 added tokens of" in found.warnings[0] and found.digest == tokenizer_digest(target)
+    text = "x谁 đuveč xđuvečy"
+    assert replaced(text)["input_ids"] == target(text)["input_ids"]
+    assert replaced.decode(replaced(text)["input_ids"]) == text == union.decode(union(text)["input_ids"])
+    assert [union.decode(union(token)["input_ids"]) for token in ("谁", "đuveč")] == ["谁", "đuveč"]
+    assert [len(union(token)["input_ids"]) for token in ("谁", "đuveč")] == [1, 1] and len(union) > len(source)
 
 
 def test_special_tokens_are_never_text() -> None:
