@@ -97,12 +97,30 @@ class Vocabulary:
         """The same with the tokens marked that are no source of rows, because no text is cut into them.
 
         An added token takes its text before the model sees it, so what contains that is never reached (GPT-NeoX has `    ` and `ĠĠĠĠ`);
-        nor is what BPE or Unigram itself cuts into others.
+        nor is what BPE or Unigram itself cuts into others, or what is cut before the model sees it (`a b`, or `12` where digits stand alone).
         """
-        unreached = [i for i in np.flatnonzero(self.kinds == Kind.TEXT).tolist() if not self._is_reached(i)]
+        texts = np.flatnonzero(self.kinds == Kind.TEXT).tolist()
+        unreached = [*(i for i in texts if not self._is_reached(i)), *self._cut_before_the_model(texts)]
         kinds = self.kinds.copy()
         kinds[unreached] = Kind.UNREACHED
         return replace(self, kinds=kinds)
+
+    def _cut_before_the_model(self, ids: Sequence[int]) -> list[int]:
+        """Those that the pre-tokenizer cuts and that come of their own text neither alone nor behind a letter."""
+        cutter = self.backend.pre_tokenizer
+        if cutter is None:
+            return []
+        left = {i: text for i in ids if i not in self._added and (text := _text(self.token_bytes[i]))}
+        for front in ("", "x"):
+            numbers = list(left)
+            for start in range(0, len(numbers), _BLOCK_TOKENS):
+                block = numbers[start : start + _BLOCK_TOKENS]
+                found = self.backend.encode_batch_fast([front + left[i] for i in block], add_special_tokens=False)
+                for i, encoding in zip(block, found):
+                    if i in encoding.ids:
+                        del left[i]
+        is_marked = self.spelling.form == "space-marker"
+        return [i for i, text in left.items() if len(cutter.pre_tokenize_str((self.tokens[i] or "") if is_marked else text)) > 1]
 
     def _is_reached(self, token_id: int) -> bool:
         if token_id in self._added:
@@ -322,6 +340,14 @@ def _roles(tokenizer: AnyTokenizer, unknown_id: int | None) -> dict[str, int]:
     if unknown_id is not None:
         roles.setdefault("unk", unknown_id)
     return roles
+
+
+def _text(data: bytes | None) -> str:
+    """What bytes say; empty where they are no text."""
+    try:
+        return (data or b"").decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _readable(data: bytes) -> str:

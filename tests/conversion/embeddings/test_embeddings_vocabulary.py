@@ -274,6 +274,21 @@ def test_tokens_that_no_text_reaches_are_no_sources() -> None:
     assert back[source.tokens.index("unmerged")] == -1
 
 
+def test_tokens_that_are_cut_before_the_model_are_no_sources() -> None:
+    plain = byte_level("a b", num_tokens=259)
+    description = json.loads(plain.backend_tokenizer.to_str())
+    model = description["model"]
+    model["merges"] += [["1", "2"], ["a", "Ġ"], ["aĠ", "b"], ["Ġ", "b"], ["Ġ", "Ġ"], ["i", "n"]]
+    pairs = ["".join(pair) for pair in model["merges"] if "".join(pair) not in model["vocab"]]
+    model["vocab"] |= {token: len(model["vocab"]) + i for i, token in enumerate(pairs)}
+    steps = [{"type": "Digits", "individual_digits": True}, description["pre_tokenizer"]]
+    description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    source = Vocabulary.of(wrap(Tokenizer.from_str(json.dumps(description)), {})).as_source()
+    assert [source.tokens[i] for i in np.flatnonzero(source.kinds == Kind.UNREACHED)] == ["12", "aĠ", "aĠb"]
+    marked = sentencepiece_like(demo_text("en")[:5000], num_tokens=200)
+    assert not (Vocabulary.of(marked).as_source().kinds == Kind.UNREACHED).any()
+
+
 def test_added_tokens_that_a_decoder_takes_for_bytes_come_back_as_they_are(tmp_path: Path) -> None:
     """A target's own with their ids; in a union spelled in bytes, with merges."""
     source, target = byte_level("abc", num_tokens=262), byte_level("abc", num_tokens=262)
