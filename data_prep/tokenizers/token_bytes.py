@@ -137,7 +137,7 @@ def spelling_of(description: dict[str, Any]) -> Spelling:
     return Spelling("space-marker" if marker else "plain", space_marker=marker, byte_tokens=byte_tokens)
 
 
-def _steps(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     """The steps of a normalizer, pre-tokenizer or decoder, with sequences flattened."""
     if part is None:
         return
@@ -149,7 +149,7 @@ def _steps(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield part
 
 
-def _space_marker(part: str, step: dict[str, Any]) -> str:
+def _space_marker(part: str, step: Mapping[str, Any]) -> str:
     """What a step writes for a space, or reads as one; a normalizer that makes a space of another character says nothing of that."""
     if step["type"] == "Metaspace":
         return step.get("replacement") or "▁"
