@@ -273,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="validation and evaluation sets: all strings of a JSON line are protected",
+        help="validation and evaluation sets: all strings of a JSON line and all cells of a .tsv file are protected",
     )
     more.add_argument(
         "--against-sets",
@@ -399,7 +399,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--against-sets and --evaluation-data need each other; give the names of sets and the folder that eval.prepare wrote"
         )
     against = [*arguments.against, *(files_of_sets(arguments.against_sets, arguments.evaluation_data) if arguments.against_sets else ())]
-    require_text_files(against)
+    require_text_files(against, tables=True)
     for option in ("against_ngram", "against_shortest"):
         if getattr(arguments, option) is not None and not against:
             raise ValueError(f"--{option.replace('_', '-')} needs --against or --against-sets, which say what is protected")

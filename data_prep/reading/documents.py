@@ -21,6 +21,7 @@ _KINDS = (".txt", ".jsonl", ".json", ".ndjson", ".vert", ".prevert")
 _LINES_OF_JSON = (".jsonl", ".json", ".ndjson")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
 SUFFIXES_IN_WORDS = f"{', '.join(_KINDS)} (each also {', '.join(COMPRESSIONS)}), .parquet"
+_TABLE = ".tsv"
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
 _PIECE_BYTES, _LINES_BYTES = 1 << 20, 1 << 17  # read at once
@@ -141,8 +142,11 @@ def batches(texts: Iterable[str], num_characters: int) -> Iterator[list[str]]:
         yield batch
 
 
-def require_text_files(paths: Iterable[Path], separator: str | None = None) -> None:
+def require_text_files(paths: Iterable[Path], separator: str | None = None, *, tables: bool = False) -> None:
     """Refuse what is no text file, before anything is read.
+
+    Args:
+        tables: also take `.tsv` files, whose cells are all texts.
 
     Raises:
         ValueError: naming the file or the unknown separator.
@@ -158,7 +162,7 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None) -> N
             raise ValueError(f"the name of the input file {shown_name(path)} is no UTF-8, which no output could hold; rename it") from None
         if not path.is_file():
             raise ValueError(f"the input {path} is not a file; name the files in it one by one")
-        if not is_text_file(path):
+        if not is_text_file(path) and not (tables and kind_of(path) == _TABLE):
             raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {SUFFIXES_IN_WORDS}")
 
 
@@ -220,6 +224,8 @@ def read_documents(
         for number, line in lines:
             if (document := _json_document(path, number, line, text_key, bad)) is not None:
                 yield document
+    elif kind == _TABLE:
+        yield from (Document(line.replace("\t", "\n"), number, {}) for number, line in lines if line.strip())
     elif separator in ("blank-line", "file"):
         yield from _joined(path, lines, separator == "blank-line", max_document_bytes, bad)
     else:

@@ -461,3 +461,16 @@ def test_zstd_comes_out_as_zstd(tmp_path: Path) -> None:
     dedup([Corpus("c", (tmp_path / "o/text/c/00000_a.jsonl.zst",))], tmp_path / "again")
     assert [document.text for document in Reading().documents(tmp_path / "again/text/c/00000_00000_a.jsonl.zst")] == [LONG, "drugo"]
     assert [path.name for path in (tmp_path / "o/removed/c").iterdir()] == ["00000_a.jsonl.zst"]
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_cells_of_a_table_are_protected(name: str, tmp_path: Path) -> None:
+    question, answer = "Kdo je napisal prvi slovenski roman in kdaj?", "Josip Jurčič ga je napisal leta 1866."
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in (question, answer, "Nekaj drugega je to.")))
+    with (gzip.open if name.endswith(".gz") else open)(tmp_path / name, "wt", encoding="utf-8") as stream:
+        stream.write(f"{question}\t{answer}\n")
+    how = ["--against", str(tmp_path / name), "--against-ngram", "5", "--output", str(tmp_path / "out")]
+    assert main(["--input", f"c={tmp_path / 'c.jsonl'}", *how]) == 0
+    (kept,) = (tmp_path / "out/text/c").iterdir()
+    texts = [json.loads(line)["text"] for line in (gzip.open if kept.suffix == ".gz" else open)(kept, "rt", encoding="utf-8")]
+    assert [text.strip() for text in texts] == ["Nekaj drugega je to."]
