@@ -20,20 +20,17 @@ import numpy as np
 import yaml
 
 from common import command
-from common.artifacts import Manifest, digest_file, read_manifest, write_manifest, written_aside
+from common.artifacts import Manifest, digest_file, write_manifest, written_aside
 from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
 from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, DOCUMENT, LANGUAGE_UNITS, TOGETHER
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
-from data_prep.cleaning.quality_models import MODEL_NAME
 from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
 from data_prep.cleaning.samples import joined as joined_samples
-from data_prep.cleaning.scores import ScoreRule
 from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, Shard, clean_shard, report
 from data_prep.cleaning.text_hygiene import FLATTEN, LAYOUTS
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
-from data_prep.reading.languages import are_close
 from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading, ReadingAgain
 from data_prep.sharing.shards import file_state, ordered_map, resumable_directory, shard_names
@@ -61,8 +58,7 @@ def clean(
     settings = settings_for(rules.filters, None)
     if over := [rule.name for rule in settings.scores if rule.written_as == reading.text_key]:
         raise ValueError(f"scores: {over[0]}: as is {reading.text_key!r}, the key of the text; choose another name")
-    _require_models_of_languages(settings.scores, corpora, rules.languages)
-    models = [rule.model / MODEL_NAME for rule in settings.scores if rule.model is not None]
+    models = [rule.model for rule in settings.scores if rule.model is not None]
     further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), *models, rules.language_model) if file is not None]
     paths = [path for corpus in corpora for path in corpus.paths]
     require_text(corpora, reading.documents)
@@ -125,21 +121,6 @@ def _with_repeated_lines(jobs: Sequence[Shard], limits: Mapping[str, float], rea
 
 def _count_lines(task: tuple[Shard, Path], *, max_words: int, reading: Reading) -> None:
     count_lines(task[0].path, task[1], max_words, reading)
-
-
-def _require_models_of_languages(scores: Sequence[ScoreRule], corpora: Sequence[Corpus], asked: Sequence[str]) -> None:
-    """Refuse a model that knows nothing of a language that is to be scored."""
-    for rule in scores:
-        manifest = read_manifest(rule.model) if rule.model is not None else None
-        known = manifest.facts.get("languages", []) if manifest is not None else []
-        for language, where in [(code, "--language") for code in asked] + [
-            (corpus.language, f"corpus {corpus.name}") for corpus in corpora
-        ]:
-            if language and known and not any(are_close(language, code) for code in known):
-                raise ValueError(
-                    f"scores: {rule.name}: the good texts of {rule.model} are in {', '.join(known)}, but {where} says {language};"
-                    " fit a model on texts in that language"
-                )
 
 
 def _write_samples(directory: Path, jobs: Sequence[Shard], rules: CleanRules) -> None:

@@ -1,4 +1,4 @@
-"""Scores of documents as thresholds: numbers that a corpus has (FineWeb-Edu's `score`, HPLT's `doc_scores`), or those of a model that was trained here."""
+"""Scores of documents as thresholds: numbers that a corpus has (FineWeb-Edu's `score`, HPLT's `doc_scores`), or what a fastText model says of their text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.cleaning import setting_values
-from data_prep.cleaning.quality_models import QualityModel, load_model
+from data_prep.cleaning.fasttext_model import FastTextModel, load
 
-_KEYS = {"key", "model", "min", "max", "missing", "as"}
+_KEYS = {"key", "model", "label", "min", "max", "missing", "as"}
 KEEP, DROP = "keep", "drop"
 SCORE = "score: "
 
@@ -22,8 +22,9 @@ class ScoreRule:
 
     Attributes:
         key: where a document has it: names of objects and numbers of lists behind dots (doc_scores.0); None for a model's.
-        model: output of data_prep.fit_quality; None for a key.
-        minimum, maximum: a document below or above goes; a maximum may be the name of a part that the model knows (head, middle).
+        model: file of a supervised fastText model, such as DCLM's; None for a key.
+        label: of the model; its probability is the number.
+        minimum, maximum: a document below or above goes.
         drops_missing: whether a document without the number goes.
         written_as: key under which a model's number is written into the document; "" to leave it out.
     """
@@ -32,7 +33,8 @@ class ScoreRule:
     key: str | None
     model: Path | None
     minimum: float | None
-    maximum: float | str | None
+    maximum: float | None
+    label: str = ""
     drops_missing: bool = False
     written_as: str = ""
 
@@ -44,17 +46,12 @@ def score_rule(name: str, row: Any) -> ScoreRule:
         ValueError: if it is of another form.
     """
     where = f"scores: {name}"
-    if not isinstance(row, dict) or set(row) - _KEYS or ("key" in row) == ("model" in row):
-        raise ValueError(f"{where} is {row!r}; expected {{key: KEY or model: DIR, min: NUMBER, max: NUMBER}}, or false")
+    if not isinstance(row, dict) or set(row) - _KEYS or ("key" in row) == ("model" in row) or ("label" in row) != ("model" in row):
+        raise ValueError(f"{where} is {row!r}; expected {{key: KEY, or model: FILE and label: NAME, min: NUMBER, max: NUMBER}}, or false")
     setting_values.text(f"{where}: {'key' if 'key' in row else 'model'}", row["key"] if "key" in row else row["model"])
     minimum, maximum = row.get("min"), row.get("max")
     for side, value in (("min", minimum), ("max", maximum)):
-        is_part = side == "max" and "model" in row and isinstance(value, str)
-        if (
-            value is not None
-            and not is_part
-            and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value))
-        ):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
             raise ValueError(f"{where}: {side} is {value!r}; expected a number")
     written_as = row.get("as", "")
     if minimum is None and maximum is None and not written_as:
@@ -64,27 +61,11 @@ def score_rule(name: str, row: Any) -> ScoreRule:
     if written_as == "id":
         raise ValueError(f"{where}: as is 'id', by which documents are known; choose another name")
     model = Path(row["model"]) if "model" in row else None
-    rule = ScoreRule(name, row["key"] if model is None else None, model, minimum, maximum, row.get("missing") == DROP, written_as)
-    if model is not None:
-        load_model(model)
-    setting_values.require_in_order(where, minimum, limit_of(rule))
-    return rule
-
-
-def limit_of(rule: ScoreRule) -> float | None:
-    """The maximum as a number, that of a part by its name.
-
-    Raises:
-        ValueError: if the model has no part of that name.
-    """
-    if not isinstance(rule.maximum, str):
-        return rule.maximum
-    assert rule.model is not None
-    parts = load_model(rule.model).parts
-    if rule.maximum not in parts:
-        known = ", ".join(parts) or "none; give a number"
-        raise ValueError(f"scores: {rule.name}: max is {rule.maximum!r}, which {rule.model} has no part of; it has {known}")
-    return parts[rule.maximum]
+    label = str(row.get("label", ""))
+    if model is not None and label not in (known := load(model).labels):
+        raise ValueError(f"{where}: the model {model} has no label {label!r}; it has {', '.join(known[:10])}")
+    setting_values.require_in_order(where, minimum, maximum)
+    return ScoreRule(name, row.get("key"), model, minimum, maximum, label, row.get("missing") == DROP, written_as)
 
 
 def value_at(fields: Mapping[str, Any], key: str) -> float | None:
@@ -114,7 +95,7 @@ class Scores:
 
     def __init__(self, rules: tuple[ScoreRule, ...]) -> None:
         self._columns = [rule for rule in rules if rule.key is not None]
-        self._models: list[tuple[ScoreRule, QualityModel]] = [(rule, load_model(rule.model)) for rule in rules if rule.model is not None]
+        self._models: list[tuple[ScoreRule, FastTextModel]] = [(rule, load(rule.model)) for rule in rules if rule.model is not None]
 
     @property
     def ask_for_fields(self) -> bool:
@@ -147,7 +128,7 @@ class Scores:
         """What is written into the document, and reason and detail why its text does not pass; None where it does."""
         written: dict[str, float] = {}
         for rule, model in self._models:
-            value = model.score(text)
+            value = float(model.probabilities(text)[model.labels.index(rule.label)])
             if rule.written_as:
                 written[rule.written_as] = round(value, 4)
             if _beyond(rule, value):
@@ -156,5 +137,4 @@ class Scores:
 
 
 def _beyond(rule: ScoreRule, value: float) -> bool:
-    limit = limit_of(rule)
-    return (rule.minimum is not None and value < rule.minimum) or (limit is not None and value > limit)
+    return (rule.minimum is not None and value < rule.minimum) or (rule.maximum is not None and value > rule.maximum)

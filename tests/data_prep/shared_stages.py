@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-
-from data_prep.cleaning.quality_models import Classifier
-
 STAGES = ("collect", "clean", "dedup", "mixture", "to_megatron", "train_tokenizer")
 _BY_PARAGRAPH = ["--language", "sl", "--language-unit", "paragraph", "--min-words", "20"]
 _ALL_METHODS = ["--same-documents", "--similar-documents", "0.7", "--substrings", "8", "--min-kept-tokens", "3"]
@@ -27,8 +23,8 @@ def write_texts(directory: Path) -> list[str]:
         (directory / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     protected = "vrstica 3 v datoteki 2 ima deset besed in konec tukaj zdaj 0 vrstica"
     (directory / "protected.jsonl").write_text(json.dumps({"question": protected}) + "\n")
-    Classifier(np.linspace(-1, 1, 1 << 18, dtype=np.float32), 0.0).save(directory / "model.npz")
-    scores = f"scores: {{s: {{key: score, min: 2}}, m: {{model: {directory}, min: 0.2, as: quality}}}}"
+    model = Path(__file__).parent / "cleaning/fasttext/softmax.bin"
+    scores = f"scores: {{s: {{key: score, min: 2}}, m: {{model: {model}, label: slv_Latn, min: 0.001, as: quality}}}}"
     (directory / "filters.yaml").write_text(f"base: none\nrepeated_lines: {{max_words: 5, min_documents: 4, min_share: 0}}\n{scores}\n")
     return [
         f"a={directory}/0.jsonl",

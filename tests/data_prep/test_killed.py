@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.artifacts import MANIFEST_NAME, check_files, read_manifest, staged_directory, write_manifest
-from data_prep import corpus_report, fit_quality
+from data_prep import corpus_report
 from data_prep.clean import clean
 from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.problem_runs import ProblemRuns
@@ -45,7 +45,6 @@ MORE_COMMANDS = (
     "train_tokenizer",
     "join_megatron",
     "question_answers",
-    "fit_quality",
     "corpus_report",
 )
 
@@ -64,7 +63,6 @@ class Inputs:
     tokenizer: Path
     datasets: tuple[Path, ...]
     cleaned: Path
-    two_kinds: tuple[str, ...]
 
     def command(self, name: str) -> Callable[[Path], object]:
         """What makes an output."""
@@ -83,7 +81,6 @@ class Inputs:
             "train_tokenizer": lambda output: train_tokenizer(Documents([SLOVENE_TEXT]), output, vocab_size=400),
             "mixture": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output),
             "mixture by weight": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output, rules=_BY_WEIGHT),
-            "fit_quality": lambda output: fit_quality.main([*self.two_kinds, "--output", str(output)]),
             "corpus_report": lambda output: corpus_report.main(["--clean", str(self.cleaned), "--output", str(output)]),
             "to_megatron": lambda output: to_megatron(self.corpus.paths, load(), output),
             "join_megatron": lambda output: join_megatron(self.datasets, output),
@@ -117,13 +114,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Inp
     datasets = tuple(directory / f"data_{path.stem}" for path in paths)
     for path, dataset in zip(paths, datasets):
         to_megatron([path], tokenizer, dataset)
-    lines = [line for line in SLOVENE_TEXT.read_text(encoding="utf-8").splitlines() if len(line) > 60][:200]
-    for name, texts in (("good", lines), ("web", [" ".join(sorted(line.split())) for line in lines])):
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    two_kinds = ("--kind", "perplexity", "--good", f"g={directory}/good.jsonl", "--web", f"w={directory}/web.jsonl")
     corpus = Corpus("c", tuple(paths))
     clean([corpus], directory / "cleaned")
-    return Inputs(corpus, pairs, tokenizer_dir, datasets, directory / "cleaned", two_kinds)
+    return Inputs(corpus, pairs, tokenizer_dir, datasets, directory / "cleaned")
 
 
 def _content(output: Path) -> dict[str, bytes]:

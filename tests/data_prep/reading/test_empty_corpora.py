@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import clean, collect, dedup, fit_quality, mixture, train_tokenizer
+from data_prep import clean, collect, dedup, mixture, train_tokenizer
 
 EMPTY = "{path} has any; give files with text, or leave it out$"
 
@@ -59,7 +59,6 @@ def test_so_is_it_with_what_has_tokens_or_scores(empty: list[Path], text: Path, 
     for command, words in (
         (mixture.main, ["--corpora", str(table), "--tokenizer", f"t={tokenizer_dir}"]),
         (train_tokenizer.main, ["--corpora", str(table), "--vocab-size", "300"]),
-        (fit_quality.main, ["--good", f"books={text}", f"web={empty[0]}", "--web", f"crawl={text}"]),
     ):
         with pytest.raises(ValueError, match=f"the corpus web has no text: no document of {EMPTY.format(path=empty[0])}"):
             command([*words, *output])
