@@ -10,6 +10,7 @@ import argparse
 import gc
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -158,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--prompts", type=Path, metavar="FILE", help="JSON Lines with `prompt`")
     prompts.add_argument("--task", metavar="TASK", help="a generative task of eval/tasks: its prompts")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the task, see docs/evaluation.md")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer of tasks of summaries")
     parser.add_argument("--items", type=int, metavar="N", help="only so many prompts of the task, drawn by its seed")
     parser.add_argument(
         "--settings",
@@ -185,6 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("repeats", "batch_size", "max_new_tokens", "items"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    if arguments.rouge_tokenizer is not None:
+        os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     vllm_arguments(arguments.vllm_arguments, arguments.backend)
     show("loading the model and its tasks")
     be_quiet_and_offline()

@@ -104,6 +104,8 @@ def schedule_section(recipe: Recipe, *, data_tokens: int) -> dict[str, object]:
     section |= {"tokens": tokens, "tokens in the data": data_tokens, "epochs": round(tokens / data_tokens, 2)}
     section |= {f"{name} steps": number for name, number in parts_of_run(schedule, steps=steps).items()}
     section["learning rate"] = in_words(schedule, steps=steps)
+    if recipe.lora is not None:
+        section["adapters"] = f"rank {recipe.lora.rank}, alpha {recipe.lora.alpha:g}, dropout {recipe.lora.dropout:g}"
     every, minutes = recipe.run.checkpoint_every_steps, recipe.run.checkpoint_every_minutes
     if minutes is not None:  # how many that makes, the speed decides
         return section | {"checkpoints": f"every {every:,} steps and {minutes:g} minutes"}

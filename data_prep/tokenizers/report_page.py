@@ -148,6 +148,13 @@ def token_table(report: Report) -> tuple[list[str], list[list[str]]]:
     return header, [[corpus, language, *map(text, numbers)] for corpus, language, numbers in [*rows, ("Total", "/", total)]]
 
 
+def fertility_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """SAVA, Table 2: tokens per word, tokenizers in rows and corpora in columns."""
+    return ["tokenizer", *report.corpora], [
+        [m.name, *(f"{m.texts[corpus].fertility:.2f}" for corpus in report.corpora)] for m in report.measurements
+    ]
+
+
 def histogram_table(report: Report, corpus: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows: share of the words of a corpus by pieces."""
     rows = [
@@ -183,7 +190,7 @@ def _percent(share: float | None) -> str:
 def _tables(report: Report) -> list[tuple[str, tuple[list[str], list[list[str]]]]]:
     tables = [(f"On {corpus}", corpus_table(report, corpus)) for corpus in report.corpora]
     if len(report.corpora) > 1:
-        tables.append(("Tokens of each corpus", token_table(report)))
+        tables += [("Tokens of each corpus", token_table(report)), ("Tokens per word", fertility_table(report))]
     tables += [(f"Words of {corpus} by pieces", histogram_table(report, corpus)) for corpus in report.corpora]
     if report.languages:
         tables.append(("Tokens of a parallel sentence", language_table(report)))
