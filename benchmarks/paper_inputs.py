@@ -32,7 +32,7 @@ def _model(
     model = make(vocab_size=len(tokenizer), num_positions=_POSITIONS, seed=number)
     if asked:
         _learn(model, tokenizer, asked)
-    if facts:  # adapted models are to answer differently: of random weights as they are all prefer the shortest answer
+    elif facts:  # adapted models are to answer differently: of random weights as they are all prefer the shortest answer
         model.get_output_embeddings().weight.data.mul_(30)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
