@@ -55,7 +55,7 @@ def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path:
     belebele = result["tasks"]["belebele_slv_Latn"]
     assert (belebele["num_items"], belebele["num_groups"]) == (12, 6), "two questions about a passage are one"
     assert [sample["target"] for sample in samples_of(tmp_path / "results/source", "belebele_slv_Latn")[:5]] == [0, 1, 2, 3, 0]
-    assert report(["--results", str(tmp_path / "results"), "--pairs", "--output", str(tmp_path / "report")]) == 0
+    assert report(["--results", str(tmp_path / "results"), "--baseline", "source", "--pairs", "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     for suite in (
         "Belebele",
