@@ -24,6 +24,7 @@ SUFFIXES_IN_WORDS = f"{', '.join(_KINDS)} (each also {', '.join(COMPRESSIONS)}),
 _TABLE = ".tsv"
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
+_ROUNDED = 2.0**63
 _PIECE_BYTES, _LINES_BYTES = 1 << 20, 1 << 17  # read at once
 
 
@@ -53,6 +54,9 @@ class BadInput(NamedTuple):
     line: int
     reason: str
     message: str
+
+
+_Bad = Callable[[int, str, str], None]  # line, reason, message
 
 
 class Documents:
@@ -214,16 +218,19 @@ def read_documents(
 
         yield from record_documents(path, read_rows(path, progress, bad), text_key, max_document_bytes, on_bad)
         return
+    if kind == ".jsonl":
+        for number, found in raw_lines(path, progress, max_document_bytes):
+            if not isinstance(found, bytes):
+                bad(number, *found)
+            elif (document := _json_document(path, number, found, text_key, bad)) is not None:
+                yield document
+        return
     lines = _read_lines(path, progress, max_document_bytes, bad)
     if kind in (".vert", ".prevert"):
         from data_prep.reading.vertical import vertical_documents
 
         for text, number, fields in vertical_documents(path, lines, max_document_bytes, bad, has_columns=kind == ".vert"):
             yield Document(text, number, fields)
-    elif kind == ".jsonl":
-        for number, line in lines:
-            if (document := _json_document(path, number, line, text_key, bad)) is not None:
-                yield document
     elif kind == _TABLE:
         yield from (Document(line.replace("\t", "\n"), number, {}) for number, line in lines if line.strip())
     elif separator in ("blank-line", "file"):
@@ -253,20 +260,41 @@ def _one_a_line(path: Path, lines: Iterator[tuple[int, str]], separator: str | N
             yield Document(line, number, {})
 
 
-def json_document(path: Path, number: int, line: bytes, text_key: str | None, bad: Callable[[int, str, str], None]) -> Document | None:
+def _json_document(path: Path, number: int, line: bytes, text_key: str | None, bad: _Bad) -> Document | None:
     """The document of a line of JSON, None for an empty line and for what `bad` was told of."""
+    if text_key is not None and (document := _plain_document(number, line, text_key)) is not None:
+        return document
     text = _decoded(path, number, line, bad)
-    return None if text is None else _json_document(path, number, text, text_key, bad)
-
-
-def _json_document(path: Path, number: int, line: str, text_key: str | None, bad: Callable[[int, str, str], None]) -> Document | None:
-    if not line.strip():
+    if text is None or not text.strip():
         return None
     try:
-        return _parsed(path, number, line, text_key)
+        return _parsed(path, number, text, text_key)
     except _BadLineError as error:
         bad(number, error.reason, str(error))
         return None
+
+
+def _plain_document(number: int, line: bytes, text_key: str) -> Document | None:
+    """The document of a line of which orjson makes what Python's `json` makes; None for any other, the empty ones and those with errors."""
+    import orjson
+
+    try:
+        record = orjson.loads(line)
+        text = record.pop(text_key)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return Document(text, number, record) if isinstance(text, str) and not _has_large(list(record.values())) else None
+
+
+def _has_large(values: list[Any]) -> bool:
+    """Whether a number is one that orjson has rounded, as it does with integers beyond 64 bits."""
+    for value in values:
+        if isinstance(value, float):
+            if abs(value) >= _ROUNDED:
+                return True
+        elif isinstance(value, list | dict) and _has_large(list(value.values()) if isinstance(value, dict) else value):
+            return True
+    return False
 
 
 def _parsed(path: Path, number: int, line: str, text_key: str | None) -> Document:
@@ -366,9 +394,6 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
-
-
-_Bad = Callable[[int, str, str], None]
 
 
 def _too_long(path: Path, number: int, what: str, limit: int) -> str:

@@ -1,4 +1,4 @@
-"""Lines of JSON by the megabyte: what Python's json reads and writes, byte for byte, and the same errors."""
+"""Lines of JSON by the megabyte: what Python's json alone reads and writes, byte for byte, and the same errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import native
-from data_prep.reading import blocks
+from data_prep.reading import documents as reading
 from data_prep.reading.blocks import Block, read_blocks
 from data_prep.reading.documents import BadInput, Document, read_documents
 
 Write = Callable[[str, str | bytes], Path]
-needs_compiler = pytest.mark.skipif(native.load(blocks.SOURCE) is None, reason="no C compiler")
 
 
 def through_blocks(path: Path, **options: Any) -> tuple[list[Document], list[str], list[int]]:
@@ -36,7 +34,9 @@ def through_blocks(path: Path, **options: Any) -> tuple[list[Document], list[str
 
 
 def plainly(path: Path, **options: Any) -> tuple[list[Document], list[str], list[int]]:
-    documents = list(read_documents(path, **options))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reading, "_plain_document", lambda *_: None)
+        documents = list(read_documents(path, **options))
     key = options.get("text_key", "text")
     lines = [
         json.dumps({"id": d.fields.get("id", f"{path.name}:{d.line}"), **d.fields, key: d.text}, ensure_ascii=False) for d in documents
@@ -75,7 +75,6 @@ NUMBERS = "0 -0 -1 7 12345678901234567890 0.0 -0.0 0.10 1.0 10.50 0.1 0.0001 0.0
 NUMBERS += "100.0 1234567890123456.0 12345678901234567.5 123456.78901234567 9007199254740993.0 0.1000000000000000055 2.5 -3.25 5e-324 1.7976931348623157e308"
 
 
-@needs_compiler
 def test_numbers_are_spelled_as_python_does(write: Write) -> None:
     path = write("n.jsonl", "".join(f'{{"text": "t", "n": [{number}]}}\n' for number in NUMBERS.split()))
     assert through_blocks(path) == plainly(path)
@@ -96,7 +95,6 @@ ODD = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", ODD)
 def test_odd_lines(write: Write, name: str) -> None:
     path = write("o.jsonl", f'{{"text": "before"}}\n{ODD[name]}\n\n{{"text": "behind"}}')
@@ -162,13 +160,9 @@ def test_any_key_of_the_text(write: Write, text_key: str) -> None:
     assert through_blocks(path, text_key=text_key) == plainly(path, text_key=text_key)
 
 
-def test_other_files_and_no_compiler(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files(write: Write) -> None:
     text = write("a.txt", "ena\ndve\n")
     assert through_blocks(text) == plainly(text)
-    path = write("a.jsonl", '{"text": "a", "id": 1.50}\n{"b": "č", "text": "\\n"}\n')
-    with_compiler = through_blocks(path)
-    monkeypatch.setattr(native, "load", lambda source: None)
-    assert through_blocks(path) == plainly(path) == with_compiler
 
 
 def test_blocks_are_about_a_megabyte(write: Write) -> None:
