@@ -153,7 +153,8 @@ def _sava(folder: Path) -> None:
     for group, numbers in steps.items():
         for seed, method in enumerate(("random", "mean", "clp", "sava", "lapt"), start=4):
             for step in numbers:
-                facts = {"method": None if method == "lapt" else method, "head": "transferred", "seed": 1, "step": step}
+                facts: dict[str, Any] = {} if method == "lapt" else {"method": method, "head": "transferred"}
+                facts |= {"seed": 1, "step": step}
                 facts["run"] = {"id": f"{group}/{method}", "output": f"{group}/{method}", "name": method, "recipe": "", "seed": 1}
                 _model(folder / group / f"{method}_{step}", tokenizers["minerva"], tiny_llama, 10 * seed + step % 7, **facts)
     for name, language in {"cx.it": "it", "cx.en": "en", "wp.it": "it", "wp.en": "en"}.items():

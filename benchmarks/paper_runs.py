@@ -91,7 +91,7 @@ def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[st
                     _run(row, folder, world, done)
                     _compare(folder, forms.get(row.name), patterns)
                 outcome = Outcome(LACKING if row.lacks else WORKS, time.perf_counter() - start, row.lacks)
-            except (ValueError, AssertionError, OSError, SystemExit) as error:
+            except (ValueError, AssertionError, OSError) as error:
                 outcome = Outcome(FAILS, time.perf_counter() - start, " ".join(str(error).split())[:300].replace("|", "/"))
             yield row.name, outcome
 
@@ -120,7 +120,7 @@ def _run(row: Row, folder: Path, world: Path, done: dict[tuple[str, ...], tuple[
                     (folder / name).symlink_to((earlier / name).resolve())
             continue
         more = shlex.split(_SMALL.get(module, ""))
-        if any(word.startswith("itabench") for word in arguments):  # more rows of tasks that ask for no text, so that models differ
+        if module == "eval.harness" and any(word.startswith("itabench") for word in arguments):  # more rows of tasks that ask for no text, so that models differ
             more += ["--limit", "12"]
         if "--num-pairs" in arguments:  # which the last one decides
             more = ["--num-pairs", "200"]
@@ -129,26 +129,28 @@ def _run(row: Row, folder: Path, world: Path, done: dict[tuple[str, ...], tuple[
         code, printed = _called(module, [*arguments, *more], folder)
         (folder / f"printed_{number}").write_text(printed, encoding="utf-8")
         if code:
-            raise ValueError(f"{module} ended with {code}")
+            raise ValueError(f"{module} ended with {code}: {(printed.strip().splitlines() or [''])[-1]}")
         done[key] = folder, sorted(_files(folder) - given)
 
 
 def _called(module: str, words: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Exit code and output of a command; a training has a process of its own, as the engine serves one run."""
+    """Exit code and output of a command, of one that failed its errors; a training has a process of its own, as the engine serves one run."""
     if module == "recipes.train":
         root = Path(__file__).resolve().parent.parent
         done = subprocess.run(
             [sys.executable, "-m", module, *words], cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
         )
-        return done.returncode, done.stdout
+        return done.returncode, done.stderr if done.returncode else done.stdout
     before = dict(os.environ)  # which a command may change for itself
     try:
-        with _inside(folder), contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+        with _inside(folder), contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
             code: int = importlib.import_module(module).main([*words])
+    except SystemExit as refusal:
+        code = int(refusal.code or 0)
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return code, out.getvalue()
+    return code, errors.getvalue() if code else out.getvalue()
 
 
 def _files(folder: Path) -> set[str]:
