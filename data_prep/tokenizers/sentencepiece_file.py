@@ -1,15 +1,13 @@
 """A folder that holds only SentencePiece's own file, as a fast tokenizer: Llama 2, Mistral, XLM-R and their kin.
 
 The library's conversion needs a protobuf module that clashes with other packages of this project; this one reads the few fields that
-the `sentencepiece` package does not tell.  Ids are those of the published tokenizers, XLM-R's shifted ones included.
+the `sentencepiece` package does not tell.  Ids are SentencePiece's own; XLM-R's are those behind fairseq's shift.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,8 @@ SENTENCEPIECE_FILES = ("tokenizer.model", "sentencepiece.bpe.model")
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "Unigram", _BPE: "BPE", 3: "word", 4: "character"}
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
-_XLM_R = ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast")
+_FAIRSEQ_FILE = "sentencepiece.bpe.model"
+_XLM_R = ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast", "xlm-roberta", "xlm-roberta-xl")
 _XLM_R_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "<s>",
                    "sep_token": "</s>", "mask_token": "<mask>"}  # fmt: skip
 # Letters with rules of their own before marks, of which rules may join both.
@@ -35,6 +34,7 @@ _CLUSTERS = ("ﬁ\u0301", "Ａ\u0301", "\u1e9b\u0323", "e\u0301\u0323", "c\u030c
 # The ids that fairseq gave its own tokens, before all pieces; SentencePiece's first three are left out.
 _FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _FAIRSEQ_SKIPPED = 3
+_FAIRSEQ_SHIFT = len(_FAIRSEQ_TOKENS) - _FAIRSEQ_SKIPPED
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,10 @@ def read_settings(model_proto: bytes) -> Settings:
 def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder without tokenizer.json.
 
-    Its ids are compared with SentencePiece's on hostile texts and where pieces overlap themselves.  XLM-R's are those of its published fast
-    tokenizer, whose normalizer goes by grapheme clusters: a warning says so.
+    Its ids are compared with SentencePiece's on hostile texts and where pieces overlap themselves.
 
     Raises:
-        ValueError: if the file is broken, of another kind, or would give other ids.
+        ValueError: if the file is broken, of another kind, would give other ids, or is of a class with a table of ids that is not known here.
     """
     from sentencepiece import SentencePieceProcessor
     from transformers import PreTrainedTokenizerFast
@@ -97,7 +96,7 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
             f"{path} is a {_MODEL_TYPES.get(settings.model_type, 'unknown')} model; known are BPE and Unigram: add its tokenizer.json"
         )
     config = _config(directory)
-    is_xlm_r = path.name == "sentencepiece.bpe.model" or config.get("tokenizer_class") in _XLM_R
+    is_xlm_r = _is_xlm_r(path, config)
     is_bpe = settings.model_type == _BPE
     if is_bpe and (rivals := equal_rivals(model)):
         raise ValueError(
@@ -108,10 +107,8 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     _add_tokens(backend, directory, config)
     specials = _specials(model, config, is_xlm_r=is_xlm_r)
     _surround(backend, specials, config, is_xlm_r=is_xlm_r)
-    if not is_xlm_r:
-        _require_equal_ids(model, backend, path, [*HOSTILE_TEXTS, *_CLUSTERS, *(split_in_two_ways(model) if is_bpe else ())])
-    elif settings.charsmap:
-        _warn_of_normalizer(path)
+    texts = [*HOSTILE_TEXTS, *_CLUSTERS, *(split_in_two_ways(model) if is_bpe else ())]
+    _require_equal_ids(model, backend, path, texts, is_xlm_r=is_xlm_r)
     if config.get("legacy") is False:
         _prefix_first_only(backend, settings, config)
     keep = {key: config[key] for key in ("chat_template", "model_max_length") if key in config}
@@ -136,7 +133,7 @@ def _backend(model: SentencePieceProcessor, settings: Settings, *, is_xlm_r: boo
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in specials])
     steps: list[Any] = [normalizers.Precompiled(settings.charsmap)] if settings.charsmap else []
     if settings.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), "")]
     steps += [normalizers.Prepend(SPACE)] if settings.add_dummy_prefix else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     return tokenizer
@@ -150,6 +147,22 @@ def _config(directory: Path) -> dict[str, Any]:
         if path.is_file():
             config.update(read_json(path))
     return config
+
+
+def _is_xlm_r(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether ids are shifted as XLM-R's; the folder's own words decide, then the name of the file, which other classes use too.
+
+    Raises:
+        ValueError: if it is of another class that shifts ids (CamemBERT, mBART, NLLB, XGLM, ...), each by its own table.
+    """
+    named = config.get("tokenizer_class")
+    if named is None and (path.parent / "config.json").is_file():
+        named = read_json(path.parent / "config.json").get("model_type")
+    if path.name == _FAIRSEQ_FILE and named not in (None, *_XLM_R):
+        raise ValueError(
+            f"{path} is of {named!r}, whose ids are not those of the file, by a table of its own; known is XLM-R's: add its tokenizer.json"
+        )
+    return path.name == _FAIRSEQ_FILE or named in _XLM_R
 
 
 def _add_tokens(tokenizer: Tokenizer, directory: Path, config: Mapping[str, Any]) -> None:
@@ -223,22 +236,14 @@ def _steps(normalizer: Any) -> list[Any]:
     return [normalizer[i] for i in range(len(normalizer))]
 
 
-@cache
-def _warn_of_normalizer(path: Path) -> None:
-    """Say once on stderr that XLM-R's published fast tokenizer, which this is, is not SentencePiece's for every text."""
-    print(
-        f"warning: {path} is read as XLM-R's fast tokenizer, whose normalizer takes letters with their marks at once: a few texts, such as"
-        f" {_CLUSTERS[0]!r}, get other ids than SentencePiece's",
-        file=sys.stderr,
-    )
-
-
-def _require_equal_ids(model: SentencePieceProcessor, tokenizer: Tokenizer, path: Path, texts: Iterable[str]) -> None:
+def _require_equal_ids(model: SentencePieceProcessor, tokenizer: Tokenizer, path: Path, texts: Iterable[str], *, is_xlm_r: bool) -> None:
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     for text in texts:
         if any(token in text for token in specials):
             continue  # a fast tokenizer takes it for the special token, SentencePiece for text
         expected, found = model.encode(text), tokenizer.encode(text, add_special_tokens=False).ids
+        if is_xlm_r:
+            expected = [_FAIRSEQ_TOKENS.index("<unk>") if i == model.unk_id() else i + _FAIRSEQ_SHIFT for i in expected]
         if expected != found:
             raise ValueError(
                 f"{path} cannot be read as a fast tokenizer: the ids of {text[:40]!r} are {expected[:20]} in SentencePiece, but {found[:20]} here;"

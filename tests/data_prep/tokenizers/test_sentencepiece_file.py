@@ -82,12 +82,13 @@ def test_like_mistral_with_pieces_of_several_spaces(tmp_path: Path) -> None:
 
 
 def test_like_xlm_r(tmp_path: Path) -> None:
-    directory = folder(tmp_path / "xlm-r", trained(model_type="unigram"), name="sentencepiece.bpe.model")
+    proto = trained(model_type="unigram", normalization_rule_name="identity")
+    directory = folder(tmp_path / "xlm-r", proto, name="sentencepiece.bpe.model")
     tokenizer = load_tokenizer(directory)
     published = XLMRobertaTokenizer(str(directory / "sentencepiece.bpe.model"))
     assert tokenizer.get_vocab() == published.get_vocab()
-    for text in TEXTS:
-        assert tokenizer(text)["input_ids"] == published(text)["input_ids"]
+    for text in [*TEXTS, "a\n", "\n", "\ufb01\u0301", "  a  b  "]:
+        assert tokenizer(text)["input_ids"] == published(text)["input_ids"], text
     assert tokenizer.mask_token_id == published.mask_token_id == len(published) - 1
     assert (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2, 3)
 
@@ -131,6 +132,16 @@ def test_models_that_the_library_would_read_otherwise_are_refused(tmp_path: Path
         load_tokenizer(folder(tmp_path / "merged", appended(proto, "xyz", "zwx", score=0.0)))
     with pytest.raises(ValueError, match="cannot be read as a fast tokenizer: the ids of"):
         load_tokenizer(folder(tmp_path / "nfkc", trained(**LLAMA | {"normalization_rule_name": "nmt_nfkc"})))
+    xlm_r = trained(model_type="unigram")  # with letters and marks that its published fast tokenizer takes at once
+    with pytest.raises(ValueError, match=r"the ids of 'ﬁ\u0301' are \[\d+, \d+, \d+, 3\] in SentencePiece, but \[\d+, \d+, \d+\] here"):
+        load_tokenizer(folder(tmp_path / "xlm-r", xlm_r, name="sentencepiece.bpe.model"))
+    own_table = folder(tmp_path / "camembert", proto, name="sentencepiece.bpe.model", tokenizer_class="CamembertTokenizer")
+    with pytest.raises(ValueError, match=r"is of 'CamembertTokenizer', whose ids are not those of the file, by a table of its own"):
+        load_tokenizer(own_table)
+    (own_table / "tokenizer_config.json").unlink()
+    (own_table / "config.json").write_text('{"model_type": "mbart"}')
+    with pytest.raises(ValueError, match="is of 'mbart'"):
+        load_tokenizer(own_table)
 
 
 def test_unusable_files_are_named(tmp_path: Path) -> None:
