@@ -50,7 +50,8 @@ def end_without_reads_behind_the_rename(work: Callable[[], object], output: Path
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal has_name
         if event == "os.rename":
-            has_name = has_name or os.path.abspath(os.fsdecode(arguments[1])) == str(output)
+            named = Path(os.path.abspath(os.fsdecode(arguments[1])))
+            has_name = has_name or named == output or (named.parent == output and not named.name.startswith("."))  # a folder of each model
         elif event == "open" and has_name and _is_read(path := arguments[0]):
             raise OSError(errno.EIO, "planted behind the rename", path)
 

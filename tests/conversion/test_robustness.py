@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -25,8 +26,16 @@ from conversion.checkpoints.vocabulary_edit import untie
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
 from conversion.layouts.moving import change
+from eval.scoring.learned_scores import COMET, score_folders
 from tests.conversion.conftest import OPTMaker
+from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.tiny_families import save_tiny_model
+from tests.eval.encoder_rows import tiny_encoder, write_rows
+from tests.eval.made_results import make_results
+from tests.eval.made_translations import SENTENCES as TRANSLATIONS
+from tests.eval.made_translations import make_translations
+from tests.eval.published_forms import si_nli_rows, write_si_nli
+from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
 from tests.every_step import end_without_reads_behind_the_rename
 from tests.processes import Group
 
@@ -435,38 +444,122 @@ BEHIND_THE_RENAME = {
     "edit_vocabulary": "conversion.edit_vocabulary --input HF --append-rows 3",
     "new_model": "conversion.new_model --tokenizer HF --num-layers 1 --hidden-size 8 --num-attention-heads 2 --max-positions 16",
     "transfer": "conversion.transfer --source HF --tokenizer HF --method mean",
-    "transfer_compare": "conversion.transfer_compare --source HF --tokenizer HF --methods mean random --heldout t=TEXT --heldout-bytes 400",
-    "question_answers": "data_prep.question_answers --input PAIRS --tokenizer HF",
-    "to_megatron": "data_prep.to_megatron --input TEXT --tokenizer HF",
-    "clean": "data_prep.clean --input t=TEXT --filters web",
-    "dedup": "data_prep.dedup --input t=TEXT",
-    "train_tokenizer": "data_prep.train_tokenizer --input TEXT --vocab-size 300",
+    "transfer_compare": "conversion.transfer_compare --source HF --tokenizer HF --methods mean random --heldout t=TEXT.txt --heldout-bytes 400",
+    "question_answers": "data_prep.question_answers --input PAIRS.jsonl --tokenizer HF",
+    "to_megatron": "data_prep.to_megatron --input TEXT.txt --tokenizer HF",
+    "clean": "data_prep.clean --input t=TEXT.txt --filters web",
+    "dedup": "data_prep.dedup --input t=TEXT.txt",
+    "train_tokenizer": "data_prep.train_tokenizer --input TEXT.txt --vocab-size 300",
+    "harness": "eval.harness --model m=HF --text t=TEXT.txt --device cpu",
+    "harness, tasks": "eval.harness --model m=LLAMA --tasks completion_sl --device cpu",
+    "rescore": "eval.rescore --results ANSWERS/m --tasks completion_sl",
+    "report": "eval.report --results RESULTS --baseline source --pairs",
+    "learning_curves": "eval.learning_curves --results RESULTS",
+    "figures": "eval.figures suite --results RESULTS --tasks completion_?? --tokens-per-step 1000",
+    "generate": "eval.generate --model m=HF --prompts PROMPTS.jsonl --settings speed --max-new-tokens 2 --repeats 1 --device cpu",
+    "embeddings": "eval.embeddings --model a=ENCODER b=OTHER",
+    "retrieval": "eval.retrieval --model m=ENCODER --lines slv=TEXT.txt --english TEXT.txt --layer 1 --device cpu",
+    "finetune": "eval.finetune --model m=ENCODER --data ROWS --tasks taxi1500 --seeds 1 --epochs 1 --device cpu",
+    "prepare": "eval.prepare si_nli --source PUBLISHED --sample",
+    "slobench": "eval.slobench --model LLAMA --data PREPARED --device cpu",
+    "export": "recipes.export --recipe demo_adapt --to megatron-bridge model.checkpoint=NEMO data.train=[DATA] data.sequence_length=24",
+    "tokenizer_report": "data_prep.tokenizer_report --tokenizer a=HF --input t=TEXT.txt",
+    "corpus_report": "data_prep.corpus_report --clean CLEANED",
+    "join_megatron": "data_prep.join_megatron --input DATA AGAIN",
 }
+SENTENCES = [f"To je {word} stavek za poskus." for word in ("prvi", "drugi", "tretji", "četrti", "peti")]
+
+
+class Places:
+    """What the words of a command name, each made when it is first asked for."""
+
+    def __init__(self, tmp_path: Path, make_opt: OPTMaker) -> None:
+        self._tmp_path, self._make_opt = tmp_path, make_opt
+
+    def filled(self, words: str) -> list[str]:
+        return re.sub(r"\b[A-Z]{2,}\b(\.\w+)?", lambda name: str(self._place(name[0].lower())), words).split()
+
+    def _place(self, name: str) -> Path:
+        path = self._tmp_path / name
+        if not path.exists():
+            getattr(self, f"_make_{path.stem}")(path)
+        return path
+
+    def _run(self, words: str, output: Path) -> None:
+        module, *rest = self.filled(words)
+        assert importlib.import_module(module).main([*rest, "--output", str(output)]) == 0
+
+    def _make_hf(self, path: Path) -> None:
+        self._make_opt(path.name)
+
+    def _make_nemo(self, path: Path) -> None:
+        hf_to_nemo.convert(self._place("hf"), path)
+
+    def _make_llama(self, path: Path) -> None:
+        tiny_llama(num_positions=1024).save_pretrained(path)
+        tiny_tokenizer().save_pretrained(path)
+
+    def _make_encoder(self, path: Path) -> None:
+        tiny_encoder(path.with_name("made_encoder"), demo_text("en")).rename(path)
+
+    def _make_other(self, path: Path) -> None:
+        shutil.copytree(self._place("encoder"), path)
+
+    def _make_text(self, path: Path) -> None:
+        path.write_text("\n".join(SENTENCES))
+
+    def _make_pairs(self, path: Path) -> None:
+        path.write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n")
+
+    def _make_prompts(self, path: Path) -> None:
+        path.write_text(json.dumps({"prompt": SENTENCES[0][:12]}) + "\n")
+
+    def _make_rows(self, path: Path) -> None:
+        rows = [
+            {"id": f"{split}:{n}", "split": split, "text": f"{n}", "label": f"{n % 2}"}
+            for split in ("train", "dev", "test")
+            for n in range(4)
+        ]
+        write_rows(path, "taxi1500", "eng", rows)
+
+    def _make_results(self, path: Path) -> None:
+        make_results(path, steps=(0, 100), methods=("focus",), items=12)
+
+    def _make_answers(self, path: Path) -> None:
+        self._run(BEHIND_THE_RENAME["harness, tasks"], path)
+
+    def _make_published(self, path: Path) -> None:
+        path.mkdir()
+        write_si_nli(path, si_nli_rows(test_labels=False))
+
+    def _make_prepared(self, path: Path) -> None:
+        self._run(BEHIND_THE_RENAME["prepare"], path)
+
+    def _make_data(self, path: Path) -> None:
+        self._run(BEHIND_THE_RENAME["to_megatron"], path)
+
+    def _make_again(self, path: Path) -> None:
+        shutil.copytree(self._place("data"), path)
+
+    def _make_cleaned(self, path: Path) -> None:
+        self._run(BEHIND_THE_RENAME["clean"], path)
 
 
 @pytest.mark.parametrize("name", BEHIND_THE_RENAME)
 def test_nothing_that_can_fail_comes_behind_the_rename(name: str, make_opt: OPTMaker, tmp_path: Path) -> None:
     """A command that fails must not leave a complete output: once it has its name, only words are printed."""
-    hf = make_opt()
-    (tmp_path / "text.txt").write_text(
-        "\n".join(f"To je {word} stavek za poskus." for word in ("prvi", "drugi", "tretji", "četrti", "peti"))
-    )
-    (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n")
-    places = {
-        "YAML": tmp_path / "corpora.yaml",
-        "HF": hf,
-        "OTHER": make_opt("other"),
-        "NEMO": tmp_path / "nemo",
-        "TEXT": tmp_path / "text.txt",
-        "PAIRS": tmp_path / "pairs.jsonl",
-    }
-    module, *words = BEHIND_THE_RENAME[name].split()
-    if "NEMO" in words:
-        hf_to_nemo.convert(hf, tmp_path / "nemo")
-    words = [word.replace(key, str(places[key])) for word in words for key in [next((key for key in places if key in word), "HF")]]
+    module, *words = Places(tmp_path, make_opt).filled(BEHIND_THE_RENAME[name])
     main = importlib.import_module(module).main
     error = end_without_reads_behind_the_rename(lambda: main([*words, "--output", str(tmp_path / "out")]), tmp_path / "out")
     assert error is None
+
+
+def test_learned_scores_need_nothing_behind_the_rename(tmp_path: Path) -> None:
+    make_translations(tmp_path / "results/m", {"flores_en_sl": [[source] for source, _ in TRANSLATIONS]})
+    score = partial(score_folders, [tmp_path / "results"], tmp_path / "out", COMET, tasks=())
+    named, scorer = {"name": "c", "digest": "xxh3:1", "package": "p"}, lambda triples: [0.5] * len(triples)
+    work = partial(score, find=lambda: named, open_scorer=lambda: scorer)
+    assert end_without_reads_behind_the_rename(lambda: len(work()) == 0, tmp_path / "out") is None
 
 
 @pytest.mark.parametrize(
