@@ -465,6 +465,8 @@ BEHIND_THE_RENAME = {
     "export": "recipes.export --recipe demo_adapt --to megatron-bridge model.checkpoint=NEMO data.train=[DATA] data.sequence_length=24",
     "tokenizer_report": "data_prep.tokenizer_report --tokenizer a=HF --input t=TEXT.txt",
     "corpus_report": "data_prep.corpus_report --clean CLEANED",
+    "collect": "data_prep.collect --input t=TEXT.txt --language t=sl",
+    "mixture": "data_prep.mixture --input t=TEXT.txt --tokenizer a=HF --validation-share 0",
     "join_megatron": "data_prep.join_megatron --input DATA AGAIN",
 }
 SENTENCES = [f"To je {word} stavek za poskus." for word in ("prvi", "drugi", "tretji", "četrti", "peti")]
