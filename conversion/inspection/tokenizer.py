@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from conversion.inspection.description import Description
 from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, load_tokenizer, refuse_foreign_tokenizer
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
+from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
 from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def _readings(directory: Path, other_python: Path | None) -> dict[str, Callable[
         readings["AutoTokenizer"] = lambda texts: _read(AutoTokenizer.from_pretrained(directory, **options), texts)
     has_slow_files = any((directory / name).is_file() for name in ("vocab.json", "vocab.txt", *TOKENIZER_FILES[1:3]))
     if has_slow_files and transformers.__version__.startswith("4."):
+        provide_sentencepiece_messages()
         readings["the slow class"] = lambda texts: _read(AutoTokenizer.from_pretrained(directory, use_fast=False, **options), texts)
     if other_python is not None:
         readings[f"AutoTokenizer of {other_python}"] = lambda texts: _elsewhere(other_python, directory, texts)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _FIXED_SIZES = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+
+
+def provide_sentencepiece_messages() -> None:
+    """Let transformers read SentencePiece's file by its own classes where those of the `sentencepiece` package need a newer protobuf than NeMo's."""
+    name = "sentencepiece.sentencepiece_model_pb2"
+    try:
+        importlib.import_module(name)
+    except Exception:  # of protobuf's own kind
+        from transformers.utils import sentencepiece_model_pb2_new
+
+        sys.modules[name] = sentencepiece_model_pb2_new
 
 
 class Field(NamedTuple):

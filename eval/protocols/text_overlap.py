@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
+
 ROUGE_TOKENIZER_VARIABLE = "SCION_ROUGE_TOKENIZER"
 _WORD = re.compile(r"\w+")
 _ENGLISH_ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -62,6 +64,7 @@ def hugging_face_tokenizer() -> Any:
         )
     if not Path(folder).is_dir():
         raise ValueError(f"the tokenizer folder {folder} of ROUGE does not exist")
+    provide_sentencepiece_messages()  # mT5's is published as SentencePiece's file alone
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 

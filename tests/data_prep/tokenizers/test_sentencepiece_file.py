@@ -9,15 +9,14 @@ import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import LlamaTokenizer, XLMRobertaTokenizer
-from transformers.utils import sentencepiece_model_pb2_new
 
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
 from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 from data_prep.tokenizers.sentencepiece_file import read_settings
 from tests.processes import ROOT
@@ -111,8 +110,8 @@ def test_a_space_before_what_follows_an_added_token(legacy: bool, tmp_path: Path
     user = {"content": "<|user|>", "special": True, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
     directory = folder(tmp_path / "chat", trained(**LLAMA), legacy=legacy, added_tokens_decoder={"700": user})
     tokenizer = load_tokenizer(directory)
-    with patch("transformers.models.llama.tokenization_llama.import_protobuf", lambda message: sentencepiece_model_pb2_new):
-        slow = LlamaTokenizer.from_pretrained(directory, legacy=legacy, extra_special_tokens={"user_token": "<|user|>"})
+    provide_sentencepiece_messages()
+    slow = LlamaTokenizer.from_pretrained(directory, legacy=legacy, extra_special_tokens={"user_token": "<|user|>"})
     for text in ("<|user|>medved", "a<|user|> medved<|user|>", " a", "a", "", "  a b<|user|>\na", "<|user|>", "<|user|><|user|>a"):
         assert tokenizer.tokenize(text) == slow.tokenize(text), text
 

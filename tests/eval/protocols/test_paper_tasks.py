@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from lm_eval.api.model import LM
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from eval.protocols.italian import _without_brackets
 from eval.protocols.text_overlap import hugging_face_tokenizer
@@ -12,6 +13,7 @@ from eval.running.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.paper_rows import LANGUAGES, NUM_EVALUATED, write_rows
 from tests.eval.suite_rows import FROM_THE_HUB
 from tests.eval.tiny_models import tiny_tokenizer
+from tests.processes import ROOT
 
 OWN = {"completion_sl", "completion_en", "heldout_text"}
 NAMES = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml") if path.parent.name not in FROM_THE_HUB} - OWN)
@@ -315,6 +317,27 @@ def test_summaries_without_a_tokenizer(monkeypatch, tmp_path):
     monkeypatch.setenv("SCION_ROUGE_TOKENIZER", str(tmp_path / "none"))
     with pytest.raises(ValueError, match=r"none of ROUGE does not exist$"):
         find_tasks(["sum_th"], metadata={"data": str(tmp_path)})
+
+
+def test_summaries_are_cut_as_by_mt5(monkeypatch, tmp_path):
+    """Whose folder has SentencePiece's file alone, and no tokenizer.json."""
+    text = (ROOT / "recipes/demo_text/sl.train.txt").read_text(encoding="utf-8").splitlines()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=400,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    monkeypatch.setenv("SCION_ROUGE_TOKENIZER", str(tmp_path))
+    hugging_face_tokenizer.cache_clear()
+    model = SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert hugging_face_tokenizer().tokenize(text[3]) == model.encode(text[3], out_type=str)
+    hugging_face_tokenizer.cache_clear()
 
 
 def test_prompts_are_the_same_for_any_number_of_ranks_and_any_limit(tmp_path):
