@@ -111,12 +111,21 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     if config.lora is not None:
         attention.linear_qkv, mlp.linear_fc1 = QKVWithLoRA, FirstLinearWithLoRA
         attention.linear_proj = mlp.linear_fc2 = RowParallelLinearWithLoRAAndNorm if config.post_norms else RowParallelLinearWithLoRA
+    if config.add_proj_bias:
+        attention.linear_proj = type("WithBias", (_WithBias, attention.linear_proj), {})
     if use_te:
         return spec
     # A block of its own, because Megatron's default for the final norm knows LayerNorm alone where apex is installed, and without it no parts
     # of sequences.
     final = RMSNorm if config.normalization == "RMSNorm" else LayerNorm if LayerNormImpl is WrappedTorchNorm else LayerNormImpl
     return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage), layer_norm=final)
+
+
+class _WithBias(nn.Module):
+    """A linear layer that has a bias, whatever it is told."""
+
+    def __init__(self, *args: Any, bias: bool, **kwargs: Any) -> None:
+        super().__init__(*args, bias=True, **kwargs)
 
 
 def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
@@ -146,6 +155,7 @@ class EngineConfig(GPTConfig):
         rope_scaling_factor: what positions are divided by in layers without a window, where there are two bases.
         pre_norms: norms before attention and feed-forward part.
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
+        add_proj_bias: a bias behind the attention also where linear layers have none.
         norms_of_all_heads: a norm over all queries of a token together, and one over all its keys.
         embedding_multiplier, residual_multiplier: of the embeddings, and of what attention and feed-forward part add.
         attention_multiplier: of the scores, in place of one over the root of the head's size.
@@ -176,6 +186,7 @@ class EngineConfig(GPTConfig):
     pre_norms: bool = True
     post_norms: bool = False
     norms_of_all_heads: bool = False
+    add_proj_bias: bool = False
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_multiplier: float | None = None

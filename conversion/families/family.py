@@ -166,7 +166,7 @@ _MOST = 1 << 40  # of anything that is counted; keeps products within 64 bits
 def _is_sane(key: str, value: Any) -> bool:
     """Whether a number is finite and above 0, and whole where it counts something; or those of a window (before and after a token) are counts,
     or layers are told by 0 and 1."""
-    if key == "no_rope_freq":
+    if key == "no_rope_freq" or (key == "window_attn_skip_freq" and isinstance(value, list)):
         return all(type(number) is int and number in (0, 1) for number in value)
     if key == "window_size":
         return isinstance(value, list | tuple) and all(type(number) is int and 0 <= number < _MOST for number in value)

@@ -1,4 +1,4 @@
-"""Llama 2 and 3 (Touvron et al. 2023, Dubey et al. 2024): RMSNorm, gated SiLU, rotary positions, no biases.
+"""Llama 2 and 3 (Touvron et al. 2023, Dubey et al. 2024): RMSNorm, gated SiLU, rotary positions, biases only where config.json says so.
 
 Most families since are this one with a few rows more, so they take their rows from here.
 """
@@ -35,6 +35,13 @@ NORMS = (
 )
 
 TABLE = (*OUTSIDE_LAYERS, *PROJECTIONS, *NORMS)
+
+BIASES = (
+    FuseQKV(f"{HF}.self_attn.{{q,k,v}}_proj.bias", f"{MEGATRON}.self_attention.linear_qkv.bias", ("qkv_size",), when="add_qkv_bias"),
+    Rename(f"{HF}.self_attn.o_proj.bias", f"{MEGATRON}.self_attention.linear_proj.bias", ("hidden_size",), when="add_proj_bias"),
+    FuseGateUp(f"{HF}.mlp.{{gate,up}}_proj.bias", f"{MEGATRON}.mlp.linear_fc1.bias", ("gate_up_size",), when="add_bias_linear"),
+    Rename(f"{HF}.mlp.down_proj.bias", f"{MEGATRON}.mlp.linear_fc2.bias", ("hidden_size",), when="add_bias_linear"),
+)
 
 ARCHITECTURE = {
     "normalization": "RMSNorm",
@@ -150,8 +157,18 @@ def _yarn_scale(factor: float, weight: float) -> float:
 
 
 def nemo_classes(megatron: Mapping[str, Any], *, module: str, model: str, config: str) -> NeMoClasses | None:
-    """NeMo's classes of a family, of which none knows YaRN."""
-    return None if "yarn_factor" in megatron else NeMoClasses(f"nemo.collections.llm.gpt.model.{module}", model=model, config=config)
+    """NeMo's classes of a family, of which none knows YaRN, a bias behind the attention alone, or windows told layer by layer."""
+    is_ours = "yarn_factor" in megatron or "add_proj_bias" in megatron or isinstance(megatron.get("window_attn_skip_freq"), list)
+    return None if is_ours else NeMoClasses(f"nemo.collections.llm.gpt.model.{module}", model=model, config=config)
+
+
+def _with_biases(config: Mapping[str, Any]) -> dict[str, Any]:
+    attention, mlp = bool(config["attention_bias"]), bool(config["mlp_bias"])
+    if mlp and not attention:
+        raise ValueError(
+            "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward part alone are not covered"
+        )
+    return {**to_megatron(config), **({"add_qkv_bias": True, "add_proj_bias": True, "add_bias_linear": mlp} if attention else {})}
 
 
 def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses | None:
@@ -162,5 +179,12 @@ def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses | None:
 ENGINE = "nemo_patches.engine_model:engine_config"
 
 LLAMA = Family(
-    "llama", TABLE, to_megatron, engine=ENGINE, defaults=DEFAULTS, architecture=ARCHITECTURE, requirements=REQUIREMENTS, nemo=_nemo
+    "llama",
+    (*TABLE, *BIASES),
+    _with_biases,
+    engine=ENGINE,
+    defaults={**DEFAULTS, "attention_bias": False, "mlp_bias": False},
+    architecture=ARCHITECTURE,
+    requirements=(NO_OTHER_ACTIVATION, ALL_DIMENSIONS_ROTATE),
+    nemo=_nemo,
 )

@@ -71,7 +71,8 @@ class Rule(ABC):
         hf: pattern of the tensors on the Hugging Face side.
         megatron: pattern of the tensors on the Megatron side.
         shape: of the Megatron tensor, in names of `sizes_of`; both sides are held to it.
-        when: the switch of Megatron's configuration, perhaps after `not`, without which there are no such tensors.
+        when: the switch of Megatron's configuration, perhaps after `not`, without which there are no such tensors; one that is not after `not`
+            may be absent, and is off then.
     """
 
     hf: str
@@ -480,7 +481,7 @@ class _Application(NamedTuple):
 
 def _applications(table: Iterable[Rule], config: Config) -> Iterable[_Application]:
     for rule in table:
-        if rule.when and bool(config[rule.when.removeprefix("not ")]) is rule.when.startswith("not "):
+        if rule.when and bool(config.get(rule.when.removeprefix("not "))) is rule.when.startswith("not "):
             continue
         for layer in range(config["num_layers"]) if "*" in rule.hf else (None,):
             yield _Application(rule, expand(_with_experts(rule.hf, config), layer), expand(rule.megatron, layer))
@@ -526,9 +527,9 @@ def _require_config(table: Sequence[Rule], config: Config, num_tensors: int, sou
     sizes = {name: config.get(name) for name in sorted(names)}
     if config.get("kv_channels") is not None:
         sizes["kv_channels"] = config["kv_channels"]
-    switches = {rule.when.removeprefix("not ") for rule in table if rule.when}
+    switches = {rule.when.removeprefix("not "): None if rule.when.startswith("not ") else False for rule in table if rule.when}
     wrong = [f"{name} {value!r}" for name, value in sizes.items() if type(value) is not int or not 0 < value < 2**31]
-    wrong += [f"{name} {config.get(name)!r}" for name in sorted(switches) if not isinstance(config.get(name), bool)]
+    wrong += [f"{name} {config.get(name)!r}" for name, off in sorted(switches.items()) if not isinstance(config.get(name, off), bool)]
     if wrong:
         raise ValueError(f"{source} has a configuration with {', '.join(wrong)}; expected whole numbers above 0, true or false")
     if "num_moe_experts" in names and config["num_moe_experts"] > _MOST_EXPERTS:

@@ -22,6 +22,7 @@ _IMPLIED_BY_GEMMA = ("post_norms", "scale_embeddings")
 # What its general model does not compute, by the key or the activation that asks for it.
 _LACKS = {
     "norms_of_all_heads": "norms over all heads of queries and keys",
+    "add_proj_bias": "biases in the attention that do not depend on those of the feed-forward part",
     "embedding_multiplier": "multipliers of embeddings, scores, branches and logits",
     "xielu": "the activation xIELU",
 }

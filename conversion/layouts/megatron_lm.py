@@ -27,6 +27,7 @@ _NOT_AN_OPTION = (
     "window_size",
     "post_norms",
     "norms_of_all_heads",
+    "add_proj_bias",
     "scale_embeddings",
     "attn_logit_softcapping",
     "rotary_base_local",

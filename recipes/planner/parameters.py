@@ -106,9 +106,11 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
     has_biases = model.get("add_bias_linear", True)
     if has_biases or model.get("add_qkv_bias", False):
         layer[f"{qkv}bias"] = (shape.qkv, True)
+    # The output of a row-parallel layer is whole on every rank, and so is its bias.
+    if has_biases or model.get("add_proj_bias", False):
+        layer[f"{proj}bias"] = (shape.hidden, False)
     if has_biases:
-        # The output of a row-parallel layer is whole on every rank, and so is its bias.
-        layer |= {f"{proj}bias": (shape.hidden, False), f"{fc1}bias": (shape.ffn_input, True), f"{fc2}bias": (shape.hidden, False)}
+        layer |= {f"{fc1}bias": (shape.ffn_input, True), f"{fc2}bias": (shape.hidden, False)}
     names = ("post_attention_layernorm.", "post_mlp_layernorm.") if sees_both_sides(model) else (f"{qkv}layer_norm_", f"{fc1}layer_norm_")
     if experts := model.get("num_moe_experts"):
         wide, narrow = experts * model["moe_ffn_hidden_size"] * shape.hidden, experts * shape.hidden

@@ -86,6 +86,9 @@ CASES = {
 # Some rotations stay as they are, some are slowed down by 4, one lies between; queries and keys are multiplied by 1.14.
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5}
 CASES["yarn"] = Case("qwen2", {"vocab_size": 305, "head_dim": 16, "rope_theta": 100.0, "rope_scaling": YARN})
+CASES["llama_bias"] = Case("llama", {"vocab_size": 289, "head_dim": 12, "attention_bias": True})
+CASES["llama_biases"] = Case("llama", {"vocab_size": 289, "attention_bias": True, "mlp_bias": True})
+CASES["qwen2_windows"] = Case("qwen2", {"vocab_size": 305, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1})
 # The third of four layers rotates not, other than the library's own interval would say; the others rotate at a third of the speed.
 CASES["smollm3"] = Case(
     "smollm3",

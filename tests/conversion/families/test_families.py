@@ -21,7 +21,7 @@ from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING, in_words_of_bo
 from conversion.checkpoints.hf_model import inspect_checkpoint
 from conversion.families import FAMILIES, MIXTURES, family_of
 from conversion.inspection import describe
-from conversion.layouts.megatron_bridge import run_config
+from conversion.layouts.megatron_bridge import refused, run_config
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.measuring.observation import observe_hf, token_batch
 from conversion.verify import Side
@@ -132,10 +132,55 @@ def test_gemma_2_without_the_length_of_its_windows() -> None:
     refuse({**PUBLISHED["gemma-2-9b"], "sliding_window": None}, sentence, family="gemma2")
 
 
-def test_layers_of_qwen_with_a_window() -> None:
-    sentence = "layer_types in config.json names others than full_attention: models with windows are not covered"
+@pytest.mark.parametrize("name", ["qwen2-7b", "qwen3-8b"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"max_window_layers": 5},
+        {"max_window_layers": 0},
+        {"max_window_layers": 100},
+        {"sliding_window": None},
+        {"use_sliding_window": False},
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"] * 9},
+    ],
+)
+def test_windows_of_qwen_are_those_of_transformers(name: str, said: dict[str, Any]) -> None:
+    config = {**PUBLISHED[name], "num_hidden_layers": 36, "use_sliding_window": True, "sliding_window": 100, **said}
+    meant = AutoConfig.for_model(**config).layer_types
+    found = FAMILIES[config["model_type"]].megatron_config(config, tied=False, source="x")
+    windows = found.get("window_attn_skip_freq", [int("window_size" in found)] * 36)
+    assert windows == [int(kind == "sliding_attention") for kind in meant]
+    assert found.get("window_size", [99, 0]) == [99, 0]
+
+
+def test_windows_of_qwen_without_a_meaning() -> None:
     config = {**PUBLISHED["qwen2-7b"], "layer_types": ["full_attention", "sliding_attention"] * 14}
+    sentence = (
+        "layer_types in config.json names sliding_attention, which has no length: set use_sliding_window to true and sliding_window to the"
+        " number of tokens that the model was trained with"
+    )
     refuse(config, sentence, family="qwen2")
+    refuse({**config, "use_sliding_window": True, "sliding_window": None}, sentence, family="qwen2")
+    sentence = "layer_types in config.json does not say full_attention or sliding_attention for each of the 28 layers"
+    for types in (["full_attention"] * 27, ["chunked_attention"] * 28):
+        refuse({**config, "layer_types": types}, sentence, family="qwen2")
+
+
+@pytest.mark.parametrize("attention", [True, False, None])
+@pytest.mark.parametrize("mlp", [True, False, None])
+def test_biases_of_llama(attention: bool | None, mlp: bool | None) -> None:
+    """With those of the attention, those of the feed-forward part or none; null is false, as for transformers."""
+    config = {**PUBLISHED["llama-2-7b"], "attention_bias": attention, "mlp_bias": mlp}
+    if mlp and not attention:
+        sentence = (
+            "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward part alone are not covered"
+        )
+        refuse(config, sentence, family="llama")
+        return
+    found = FAMILIES["llama"].megatron_config(config, tied=False, source="x")
+    switches = (found.get("add_qkv_bias", False), found.get("add_proj_bias", False), found["add_bias_linear"])
+    assert switches == (bool(attention), bool(attention), bool(mlp))
+    assert not attention or ("add_proj_bias" in not_expressible(found) and "biases" in str(refused(found)))
 
 
 @pytest.mark.parametrize("value", ["many", 0, -3, None])
@@ -304,14 +349,12 @@ PASSED_OVER = "transformers passes over this key, so that its model would be ano
 ACTIVATION = "models with another activation are not covered"
 ROTATION = "models that rotate a part of each head are not covered"
 DENSE_LAYERS = "models in which some layers have no experts are not covered"
-WINDOWS = "models that limit the attention of their upper layers to a window are not covered"
+WINDOWS = "models that limit the attention to a window are not covered"
 
 
 @pytest.mark.parametrize(
     ("name", "key", "value", "expected", "otherwise"),
     [
-        ("llama-2-7b", "attention_bias", True, False, BIASES),
-        ("llama-2-7b", "mlp_bias", True, False, MLP_BIASES),
         ("llama-2-7b", "hidden_act", "gelu", "silu", ACTIVATION),
         ("llama-2-7b", "partial_rotary_factor", 0.5, 1.0, ROTATION),
         ("mistral-7b", "hidden_act", "relu", "silu", ACTIVATION),
@@ -325,8 +368,6 @@ WINDOWS = "models that limit the attention of their upper layers to a window are
         ("gemma-2-9b", "hidden_activation", "gelu", "gelu_pytorch_tanh", ACTIVATION),
         ("gemma-2-9b", "attention_bias", True, False, BIASES),
         ("gemma-2-9b", "use_bidirectional_attention", True, False, "models that see later tokens are not covered"),
-        ("qwen2-7b", "use_sliding_window", True, False, WINDOWS),
-        ("qwen3-8b", "use_sliding_window", True, False, WINDOWS),
         ("qwen3-8b", "attention_bias", True, False, BIASES),
         ("smollm3-3b", "attention_bias", True, False, BIASES),
         (
