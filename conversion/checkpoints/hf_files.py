@@ -235,7 +235,8 @@ def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
         told["rope_local_base_freq"] = _mapping(parameters["sliding_attention"]).get("rope_theta")
         parameters = _mapping(parameters.get("full_attention"))
     told["rope_theta"] = parameters.get("rope_theta", scaling.get("rope_theta"))
-    others = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    told["partial_rotary_factor"] = parameters.get("partial_rotary_factor")
+    others = {key: value for key, value in parameters.items() if key not in told}
     told = {key: value for key, value in told.items() if value is not None}
     if others and (others != {"rope_type": "default"} or config.get("model_type") in DEFAULT_ROPE_SCALING):
         told["rope_scaling"] = others

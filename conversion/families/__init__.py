@@ -22,6 +22,7 @@ from conversion.families.mistral import MISTRAL
 from conversion.families.olmo2 import OLMO2
 from conversion.families.olmo3 import OLMO3
 from conversion.families.opt import OPT
+from conversion.families.phi3 import PHI3
 from conversion.families.qwen import QWEN2, QWEN3
 from conversion.families.qwen3_moe import QWEN3_MOE
 from conversion.families.roberta import ROBERTA, XLM_ROBERTA
@@ -44,6 +45,7 @@ _ALL = (
     OLMO3,
     APERTUS,
     GRANITE,
+    PHI3,
     BERT,
     ROBERTA,
     XLM_ROBERTA,

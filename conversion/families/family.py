@@ -103,12 +103,11 @@ class Family:
                 f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"
             )
-        config = self.language_part(config) if self.language_part else config
+        config = in_words_of_both(self.language_part(config) if self.language_part else config, source=source)
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)
             if found not in (rule.value, *rule.also):
                 raise ValueError(f"{source} has {rule.key} {found!r} in its config.json (expected {rule.value!r}): {rule.otherwise}")
-        config = in_words_of_both(config, source=source)
         try:
             megatron = self.to_megatron({**self.defaults, **config})
         except KeyError as error:

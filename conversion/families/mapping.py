@@ -9,6 +9,7 @@ tensors that the engine has no use for and that are kept aside to restore the Hu
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,7 +144,7 @@ class FuseQKV(Rule):
         def read(part: int) -> Bits:
             return joined_groups(separate_qkv(fused.bits(), num_attention_heads=heads, num_query_groups=groups)[part])
 
-        shapes = self.hf_shapes(sizes)
+        shapes = FuseQKV.hf_shapes(self, sizes)
         num_rows = [shape[0] // groups for shape in shapes]  # of each in a query group
         starts = (0, num_rows[0], num_rows[0] + num_rows[1])
         together = _cut(fused, groups)
@@ -155,6 +156,26 @@ class FuseQKV(Rule):
             )
             for part, start in enumerate(starts)
         ]
+
+
+@dataclass(frozen=True)
+class GroupQKV(FuseQKV):
+    """Query, key and value projection as one matrix on either side: one above the other here, by query group there."""
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        return self.megatron_shapes(sizes)
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (stacked,) = tensors
+        bounds = [0, *itertools.accumulate(rows for rows, *_ in super().hf_shapes(sizes))]
+        parts = [stacked.row_range(stacked.name, start, stop) for start, stop in itertools.pairwise(bounds)]
+        return super().to_megatron(parts, names, sizes)
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        return [LazyTensor.concatenated(names[0], super().to_hf(tensors, [*names] * 3, sizes))]
 
 
 def _cut(tensor: LazyTensor, num_parts: int) -> list[LazyTensor]:

@@ -78,7 +78,7 @@ def arguments(config: Mapping[str, Any], *, num_rows: int, dtype: str, tokenizer
             "position_embedding_type": config.get("position_embedding_type", "learned_absolute"),
             "add_position_embedding": config.get("position_embedding_type", "learned_absolute") == "learned_absolute",
             "use_rotary_position_embeddings": config.get("position_embedding_type") == "rope",
-            "rotary_percent": 1.0,
+            "rotary_percent": config.get("rotary_percent", 1.0),
             "rotary_seq_len_interpolation_factor": config.get("seq_len_interpolation_factor"),
             "rotary_interleaved": False,
             "use_rope_scaling": "scale_factor" in config,

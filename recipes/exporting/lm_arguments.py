@@ -82,6 +82,8 @@ def _positions(inputs: RunInputs) -> Iterator[tuple[object, ...]]:
     if model.get("position_embedding_type") != "rope":
         return
     yield "--rotary-base", int(model.get("rotary_base", 10000))
+    if "rotary_percent" in model:
+        yield "--rotary-percent", model["rotary_percent"]
     if "scale_factor" in model:
         yield ("--use-rope-scaling",)
         yield "--rope-scaling-factor", model["scale_factor"]

@@ -55,7 +55,7 @@ def test_every_byte_comes_back(make_opt: OPTMaker, tmp_path: Path, tied: bool, d
 
 
 @pytest.mark.parametrize(
-    "name", ["llama3", "mistral", "gemma2", "qwen2", "qwen3", "smollm3", "gemma3_text", "olmo2", "olmo3", "apertus", "granite"]
+    "name", ["llama3", "mistral", "gemma2", "qwen2", "qwen3", "smollm3", "gemma3_text", "olmo2", "olmo3", "apertus", "granite", "phi3"]
 )
 def test_a_model_without_its_head_comes_back_under_its_own_names(inputs: Inputs, tmp_path: Path, name: str) -> None:
     """As `AutoModel` saves them, whose names lack the beginning `model.`; the head is the table, or else it is missing.

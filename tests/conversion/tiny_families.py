@@ -108,6 +108,9 @@ CASES["granite"] = Case(
     {"vocab_size": 323, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 1.7}
     | {"tie_word_embeddings": True},
 )
+CASES["phi3"] = Case("phi3", {"vocab_size": 329, "head_dim": 12, "sliding_window": 8, "pad_token_id": 1})
+# Half of each head rotates, as three quarters do in the smallest Phi-4.
+CASES["phi3_part"] = Case("phi3", {"vocab_size": 331, "head_dim": 16, "partial_rotary_factor": 0.5, "rope_theta": 50.0, "pad_token_id": 1})
 CASES["qwen3_moe"] = Case(
     "qwen3_moe",
     {"vocab_size": 325, "head_dim": 12, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True}
@@ -202,6 +205,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     | {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000000.0}
     | {"max_position_embeddings": 131072, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
     | {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0},
+    "phi-4": {"model_type": "phi3", "vocab_size": 100352, "hidden_size": 5120, "intermediate_size": 17920, "rms_norm_eps": 1e-5}
+    | {"num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10, "rope_theta": 250000, "rope_scaling": None}
+    | {"max_position_embeddings": 16384, "sliding_window": None, "attention_bias": False, "tie_word_embeddings": False},
     "qwen3-30b-a3b": {"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
     | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1}

@@ -35,6 +35,7 @@ HF: dict[str, dict[str, Any]] = {
     "olmo2": {"head_dim": 12},
     "olmo3": {"rope_theta": 100.0, "rope_scaling": YARN, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "apertus": {"head_dim": 12, "pad_token_id": 1},
+    "phi3": {"partial_rotary_factor": 0.5, "pad_token_id": 1},
     "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 0.4},
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mistral, adapters": {"sliding_window": 8},

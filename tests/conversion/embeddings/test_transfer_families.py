@@ -42,6 +42,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "smollm3": ("SmolLM3ForCausalLM", _LLAMA | {"no_rope_layers": [0, 1], "pad_token_id": 1, "tie_word_embeddings": True}, True),
     "apertus": ("ApertusForCausalLM", _LLAMA, False),
     "granite": ("GraniteForCausalLM", _LLAMA | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "tie_word_embeddings": True}, True),
+    "phi3": ("Phi3ForCausalLM", _LLAMA | {"pad_token_id": 1}, False),
     "qwen3_moe": (
         "Qwen3MoeForCausalLM",
         _LLAMA | {"head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},

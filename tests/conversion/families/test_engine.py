@@ -321,6 +321,7 @@ NEMO_CLASSES = {
     **dict.fromkeys(("olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss"), ("GPTModel", "EngineConfig")),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
+    **dict.fromkeys(("phi3", "phi3_part"), ("Phi3Model", "Phi3Config")),
     "smollm3": ("LlamaModel", "LlamaConfig"),
     TRAINED: ("LlamaModel", "Llama31Config"),
 }

@@ -388,6 +388,7 @@ WINDOWS = "models that limit the attention to a window are not covered"
         ("qwen3-30b-a3b", "use_sliding_window", True, False, WINDOWS),
         ("qwen3-30b-a3b", "decoder_sparse_step", 2, 1, DENSE_LAYERS),
         ("qwen3-30b-a3b", "mlp_only_layers", [0], None, DENSE_LAYERS),
+        ("phi-4", "hidden_act", "gelu", "silu", ACTIVATION),
         ("apertus-8b", "post_norm", True, False, PASSED_OVER),
         ("apertus-8b", "qk_norm", False, True, PASSED_OVER),
     ],
@@ -432,6 +433,29 @@ def test_yarn_is_that_of_transformers(rope: dict[str, Any], base: float) -> None
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
     assert megatron["yarn_attention_factor"] == pytest.approx(scale, rel=1e-12)
     assert not torch.allclose(found, plain, rtol=1e-2)
+
+
+def test_phi_3_in_megatrons_words() -> None:
+    """The share of a head that rotates also where transformers 5 says it; the window that does not count the token itself."""
+    config = {**PUBLISHED["phi-4"], "sliding_window": 2047}
+    whole = FAMILIES["phi3"].megatron_config(config, tied=False, source="x")
+    assert whole["window_size"] == [2046, 0] and "rotary_percent" not in whole
+    of_5 = {key: value for key, value in config.items() if not key.startswith("rope")}
+    rope = {"rope_type": "default", "rope_theta": 250000, "partial_rotary_factor": 0.75}
+    for said in ({**config, "partial_rotary_factor": 0.75}, {**of_5, "rope_parameters": rope}):
+        assert FAMILIES["phi3"].megatron_config(said, tied=False, source="x") == {**whole, "rotary_percent": 0.75}
+    with pytest.raises(ValueError, match=re.escape("has partial_rotary_factor 0.75 in its config.json (expected 1.0)")):
+        FAMILIES["llama"].megatron_config({**of_5, "rope_parameters": rope}, tied=False, source="x")
+    for share in (0, 0.001, 0.9, 1.5):
+        refuse(
+            {**config, "partial_rotary_factor": share},
+            f"partial_rotary_factor in config.json is {share}, of the 128 dimensions of a head; expected a share of them that is an even number",
+            family="phi3",
+        )
+    for kind in ("longrope", "su"):
+        scaling = {"type": kind, "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+        sentence = f"rope_scaling in config.json is of the type '{kind}', which is not covered; known are default"
+        refuse({**config, "rope_scaling": scaling}, sentence, family="phi3")
 
 
 def test_dynamic_positions_are_plain_ones_within_those_of_the_model() -> None:

@@ -61,6 +61,7 @@ def test_parameters_of_gams() -> None:
         ("olmo-3-7b", 7.30),
         ("apertus-8b", 8.05),
         ("granite-3.3-2b", 2.53),
+        ("phi-4", 14.66),
         ("qwen3-8b", 8.19),
         ("qwen3-30b-a3b", 30.53),
         ("gpt-oss-20b", 20.91),  # as its model card has it

@@ -38,6 +38,9 @@ _HF: dict[str, dict[str, Any]] = {
     "qwen3_moe shares of all": {"head_dim": 48, "num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 96},
     # Of its layers half rotate.
     "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 1},
+    "phi3": {"partial_rotary_factor": 0.5, "pad_token_id": 1},
+    "phi3 whole": {"sliding_window": 16, "pad_token_id": 1},
+    "llama biases": {"attention_bias": True},
     "olmo2": {"head_dim": 48},
     "olmo2 ungrouped": {"num_key_value_heads": 4},
     "olmo3": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},

@@ -1,0 +1,62 @@
+"""Phi-3 and Phi-4 (Abdin et al. 2024), dense: Llama whose projections of one input are stored as one matrix; some rotate a part of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from conversion.families import llama
+from conversion.families.family import Family
+from conversion.families.llama import HF, MEGATRON
+from conversion.families.mapping import FuseGateUp, FuseQKV, GroupQKV, Rename
+from conversion.families.mistral import window
+
+TABLE = (
+    *llama.OUTSIDE_LAYERS,
+    *(rule for rule in llama.PROJECTIONS if not isinstance(rule, FuseQKV | FuseGateUp)),
+    GroupQKV(f"{HF}.self_attn.qkv_proj.weight", f"{MEGATRON}.self_attention.linear_qkv.weight", ("qkv_size", "hidden_size")),
+    Rename(f"{HF}.mlp.gate_up_proj.weight", f"{MEGATRON}.mlp.linear_fc1.weight", ("gate_up_size", "hidden_size")),
+    *llama.NORMS,
+)
+
+DEFAULTS = {
+    **llama.DEFAULTS,
+    "vocab_size": 32064,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+    "partial_rotary_factor": 1.0,
+}
+
+ROPE_TYPES = ("default",)  # transformers has `longrope` besides, whose factors change with the length of the sample
+
+
+def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Megatron's numbers for Phi-3's config.json; see `llama.to_megatron`.
+
+    Raises:
+        ValueError: if a head has no whole pairs of dimensions that rotate.
+    """
+    numbers = llama.to_megatron(config, rope_types=ROPE_TYPES)
+    tokens, share = config["sliding_window"], config["partial_rotary_factor"]
+    head_dim = numbers.get("kv_channels", numbers["hidden_size"] // numbers["num_attention_heads"])
+    if not 0 < share <= 1 or int(head_dim * share) % 2 or not int(head_dim * share):
+        raise ValueError(
+            f"partial_rotary_factor in config.json is {share}, of the {head_dim} dimensions of a head; expected a share of them that is an even number"
+        )
+    return {**numbers, **(window(tokens) if tokens is not None else {}), **({"rotary_percent": share} if share != 1 else {})}
+
+
+PHI3 = Family(
+    "phi3",
+    TABLE,
+    to_megatron,
+    engine=llama.ENGINE,
+    defaults=DEFAULTS,
+    architecture=llama.ARCHITECTURE,
+    requirements=(llama.NO_OTHER_ACTIVATION,),
+    nemo=partial(llama.nemo_classes, module="phi3mini", model="Phi3Model", config="Phi3Config"),
+)
