@@ -138,7 +138,7 @@ def layer_activations(
     if layer.experts and FEED_FORWARD not in recomputed:
         whole, split = whole + _permuted_bytes(layer), split + _routed_bytes(layer)
     rotating = rotating_share(model) if model.get("position_embedding_type") == "rope" else 0.0
-    rotations = round(4 * layer.head_dim * layer.item * rotating)
+    rotations = round(4 * int(layer.head_dim * model.get("rotary_percent", 1.0)) * layer.item * rotating)
     once = rotations * sequence_length // context_parallel_size
     if document_mask:  # each sample has positions of its own
         whole, once = whole + rotations, 0
