@@ -415,13 +415,8 @@ def check_files(directory: Path, manifest: Manifest, *, contents: bool = True, s
     Raises:
         ValueError: naming the first file that is missing, of another size, or edited.
     """
-    for name, record in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            raise ValueError(f"{path} is missing; its manifest lists it with {record.size} bytes; make {directory} again")
-        size = path.stat().st_size
-        if size != record.size:
-            raise ValueError(f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again")
+    for sentence in wrong_sizes(directory, manifest):
+        raise ValueError(sentence)
     if not contents:
         return
     mine = _share(manifest, *share)
@@ -432,6 +427,16 @@ def check_files(directory: Path, manifest: Manifest, *, contents: bool = True, s
                 raise ValueError(
                     f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again"
                 )
+
+
+def wrong_sizes(directory: Path, manifest: Manifest) -> Iterator[str]:
+    """A sentence for each file that is missing or of another size than its manifest says."""
+    for name, record in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            yield f"{path} is missing; its manifest lists it with {record.size} bytes; make {directory} again"
+        elif (size := path.stat().st_size) != record.size:
+            yield f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again"
 
 
 def _share(manifest: Manifest, number: int, processes: int) -> set[str]:

@@ -46,12 +46,9 @@ def convert(
             more tokens than the model has rows; if a value is NaN or infinite; if the output exists or the disk is full.
     """
     from common.allocation import return_freed_memory
+    from conversion.checkpoints.for_engine import for_engine
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-    from conversion.checkpoints.hf_files import require_language_model
     from conversion.checkpoints.nemo_checkpoint import write_nemo_checkpoint
-    from conversion.families import family_of
-    from conversion.families.mapping import map_to_megatron
-    from conversion.formats.finite import finite
     from conversion.formats.lazy_tensor import counted
 
     return_freed_memory()
@@ -59,19 +56,14 @@ def convert(
     manifest = read_manifest(hf.directory)
     if manifest is not None:
         check_files(hf.directory, manifest, contents=False)
-    require_language_model(hf.config, source=str(hf.directory))
-    family = family_of(hf.model_type, source=str(hf.directory))
-    config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
-    quantized = family.reads_quantized(hf.config)
-    opened, hf = hf, hf.whole(quantized=quantized)
-    checked = {name: finite(tensor, source=str(hf.directory)) for name, tensor in hf.untied_tensors().items()}
-    tensors = map_to_megatron(family.table_of(checked), checked, config, source=str(hf.directory))
+    made = for_engine(hf)
+    config, tensors = made.config, made.tensors
     facts = {
         **(manifest.facts if manifest else {}),
-        "model_type": family.model_type,
+        "model_type": made.family.model_type,
         "vocab_size": config["vocab_size"],
         "tie_word_embeddings": hf.tie_word_embeddings,
-        **({"was_quantized": "mxfp4"} if quantized else {}),
+        **({"was_quantized": "mxfp4"} if made.is_quantized else {}),
     }
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
@@ -81,7 +73,7 @@ def convert(
             Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity), yields=True),
         )
         Background(look_up_software, yields=True)
-        sentences = Background(partial(_sentences, opened, quantized=quantized))
+        sentences = Background(partial(_sentences, hf, quantized=made.is_quantized))
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:
@@ -92,7 +84,7 @@ def convert(
             digests = write_nemo_checkpoint(
                 staging,
                 counted(tensors, advance),
-                family=family,
+                family=made.family,
                 config=config,
                 hf_dtype=tensors[0].dtype_name,
                 hf_dir=hf.directory,
@@ -115,6 +107,7 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
     Raises:
         ValueError: if the tokenizer needs more rows than the model has.
     """
+    from conversion.checkpoints.for_engine import require_rows
     from data_prep.tokenizers.files import tokenizer_files
 
     if manifest is not None and "tokenizer_digest" in manifest.facts:
@@ -123,11 +116,7 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
     if not tokenizer_files(hf.directory):
         return None
     tokenizer = identity(hf.directory)
-    if tokenizer.rows_needed > rows:
-        raise ValueError(
-            f"the tokenizer in {hf.directory} needs {tokenizer.rows_needed} rows, but the model has {rows}: they do not belong together;"
-            " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
-        )
+    require_rows(hf.directory, needed=tokenizer.rows_needed, rows=rows)
     return tokenizer.digest
 
 

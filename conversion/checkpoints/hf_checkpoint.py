@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 QUANTIZATION = "quantization_config"
+_ROWS_OF_A_GLANCE = 16
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
 
 
@@ -56,6 +57,7 @@ class HFCheckpoint:
         tensors: name -> tensor, in the order of the files.
         weight_files: names of the files that hold the tensors, the index included.
         renamed: name in the files -> name here, of the one matrix of a tied model that stands under the name of the output layer alone.
+        glances: whether matrices that should be the same are compared by their first and last rows alone.
     """
 
     directory: Path
@@ -63,9 +65,10 @@ class HFCheckpoint:
     tensors: dict[str, LazyTensor]
     weight_files: tuple[str, ...]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    glances: bool = False
 
     @classmethod
-    def open(cls, directory: Path) -> HFCheckpoint:
+    def open(cls, directory: Path, *, glances: bool = False) -> HFCheckpoint:
         """Look at a folder: its config, and where each tensor lies.
 
         Raises:
@@ -81,14 +84,14 @@ class HFCheckpoint:
         tensors: list[LazyTensor] = []
         for name in files.places:
             require_shard(directory, files, name)
-            shard = _read_weights(directory / name)
+            shard = read_weights(directory / name)
             require_listed(directory, files, name, {tensor.name for tensor in shard})
             tensors.extend(shard)
         if config.get("model_type") == "opt":
             tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
         shared = shared_matrix_names([tensor.name for tensor in tensors]) if tied_by_config(config) else {}
         tensors = [tensor.renamed(shared.get(tensor.name, tensor.name)) for tensor in tensors]
-        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names, shared)
+        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names, shared, glances)
 
     def whole(self, *, quantized: bool) -> HFCheckpoint:
         """The same model without quantization.
@@ -143,7 +146,7 @@ class HFCheckpoint:
             if not tied:
                 raise ValueError(missing_output_sentence(self.directory, self.tensors))
             return True
-        if tied and (embedding is None or not _equal(self.tensors[self.output_name], self.tensors[embedding])):
+        if tied and (embedding is None or not self._same(self.output_name, embedding)):
             row = names_of(embedding or "")
             raise ValueError(
                 f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
@@ -155,6 +158,14 @@ class HFCheckpoint:
     def output_name(self) -> str | None:
         """Name of the output layer's matrix; None where the files hold none."""
         return output_name(self.tensors)
+
+    def _same(self, first: str, second: str) -> bool:
+        matrices = self.tensors[first], self.tensors[second]
+        num_rows = matrices[0].shape[0] if matrices[0].shape else 0
+        if not self.glances or num_rows < 2 * _ROWS_OF_A_GLANCE or matrices[0].shape != matrices[1].shape:
+            return _equal(*matrices)
+        ends = ((0, _ROWS_OF_A_GLANCE), (num_rows - _ROWS_OF_A_GLANCE, num_rows))
+        return all(_equal(*(matrix.row_range("", *end) for matrix in matrices)) for end in ends)
 
     def token_matrices(self) -> dict[str, LazyTensor]:
         """Input embeddings and output layer by name, one of them where they are one matrix."""
@@ -210,16 +221,24 @@ def write_hf_weights(directory: Path, tensors: Iterable[LazyTensor], *, max_shar
     return digests
 
 
+def companions(directory: Path) -> list[Path]:
+    """What belongs to a checkpoint beside config, weights and tokenizer: generation config, what prepares images.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    return [require_own(directory / name) for name in (*PROCESSOR_NAMES, GENERATION_CONFIG_NAME) if (directory / name).is_file()]
+
+
 def copy_companions(source_dir: Path, output_dir: Path) -> None:
-    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files, generation config, what prepares images.
+    """Copy them, and the tokenizer's files, byte for byte.
 
     Raises:
         ValueError: if one is a link that leads out of the folder.
     """
     write_tokenizer_files(output_dir, read_tokenizer_files(source_dir))
-    copy_processor(source_dir, output_dir)
-    if (source_dir / GENERATION_CONFIG_NAME).is_file():
-        shutil.copyfile(require_own(source_dir / GENERATION_CONFIG_NAME), output_dir / GENERATION_CONFIG_NAME)
+    for path in companions(source_dir):
+        shutil.copyfile(path, output_dir / path.name)
 
 
 def copy_config(source_dir: Path, output_dir: Path, *, without: Collection[str] = ()) -> None:
@@ -275,5 +294,10 @@ def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[Laz
     return shards
 
 
-def _read_weights(path: Path) -> list[LazyTensor]:
+def read_weights(path: Path) -> list[LazyTensor]:
+    """The tensors of one file.
+
+    Raises:
+        ValueError: if it is corrupt or not safe to load.
+    """
     return read_safetensors(path) if path.suffix == ".safetensors" else read_state_dict(path)

@@ -108,6 +108,9 @@ class Family:
             found = config.get(rule.key, rule.value)
             if found not in (rule.value, *rule.also):
                 raise ValueError(f"{source} has {rule.key} {found!r} in its config.json (expected {rule.value!r}): {rule.otherwise}")
+        num_layers = config.get("num_hidden_layers")
+        if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # what is told layer by layer would take as much memory
+            raise ValueError(f"{source} has num_hidden_layers {num_layers} in its config.json; expected at most {_MOST_LAYERS}")
         try:
             megatron = self.to_megatron({**self.defaults, **config})
         except KeyError as error:
@@ -158,6 +161,7 @@ _COUNTS = frozenset(
         "moe_router_topk",
     ]
 )
+_MOST_LAYERS = 10_000  # models have about a hundred
 _LARGEST = 1e30  # below infinity, and within float32
 _MOST = 1 << 40  # of anything that is counted; keeps products within 64 bits
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.artifacts import MANIFEST_NAME, Manifest, read_manifest
+from common.artifacts import Manifest, read_manifest, wrong_sizes
 from conversion.formats.dtypes import DTYPE_BYTES
 
 
@@ -52,6 +53,15 @@ class Description:
     provenance: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Take a command's refusal within for a problem, unless it is named already."""
+        try:
+            yield
+        except ValueError as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
 
     def count(self, tensors: Iterable[tuple[int, str]]) -> None:
         """Add up tensors, each given by its number of values and its dtype."""
@@ -140,12 +150,7 @@ def check_manifest(description: Description, directory: Path) -> Manifest | None
         "versions": manifest.versions,
         **{key: manifest.facts[key] for key in _SHOWN_FACTS if manifest.facts.get(key) is not None},
     }
-    for name, record in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            description.problems.append(f"{path} is missing; {MANIFEST_NAME} lists it with {record.size} bytes")
-        elif (size := path.stat().st_size) != record.size:
-            description.problems.append(f"{path} has {size} bytes, but {MANIFEST_NAME} says {record.size}: truncated or edited")
+    description.problems += wrong_sizes(directory, manifest)
     return manifest
 
 

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from conversion.checkpoints.for_engine import for_engine
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint, companions, read_weights
 from conversion.checkpoints.hf_files import (
     CONFIG_NAME,
+    WeightFiles,
     find_weights,
     in_words_of_both,
     language_part,
@@ -19,12 +22,10 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import input_names, missing_output_sentence, names_of, output_name, shared_matrix_names
-from conversion.families import language_config, reads_quantized
+from conversion.checkpoints.token_names import input_names, names_of, output_name
+from conversion.checkpoints.untrained_rows import end_of_text_ids
+from conversion.families import FAMILIES, family_of, language_config, reads_quantized
 from conversion.formats.mxfp4 import num_weights
-from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
-from conversion.formats.safetensors_header import read_header
-from conversion.formats.torch_zip import read_torch_file
 from conversion.inspection.description import Description, check_manifest
 from conversion.inspection.places import HUGGING_FACE
 from conversion.inspection.tokenizer import look_at
@@ -49,20 +50,17 @@ Tensors = dict[str, tuple[tuple[int, ...], str]]
 
 
 def describe(description: Description, directory: Path) -> None:
-    """Fill in what the folder says."""
-    try:
+    """Fill in what the folder says, and name what `hf_to_nemo` refuses of it in the same words."""
+    config: dict[str, Any] = {}
+    with description.refusals():
         config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
-    except ValueError as error:
-        description.problems.append(str(error))
-        config = {}
     listed = config.get("architectures")
-    if (part := language_part(config)) is not None:
+    if language_part(config) is not None:
         description.notes.append(f"this is {multimodal_sentence(config)}; the sizes are those of its language model")
-    try:
+    with description.refusals():
         config = in_words_of_both(config, source=str(directory))
-    except ValueError as error:
-        description.problems.append(str(error))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
+    is_covered = config.get("model_type") in FAMILIES
     config = dict(language_config(config))
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
     description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None
@@ -71,49 +69,71 @@ def describe(description: Description, directory: Path) -> None:
         description.step = manifest.facts.get("step")
         description.consumed_tokens = manifest.facts.get("consumed_tokens")
     look_at(description, directory)
-    tensors = _tensors(description, directory)
-    if tied_by_config(config) and (shared := shared_matrix_names(tensors)):
-        tensors = {shared.get(name, name): tensor for name, tensor in tensors.items()}
-        description.notes.append(f"the one matrix of input and output stands under {', '.join(shared)} alone")
+    hf = None
+    with description.refusals():
+        companions(directory)
+        end_of_text_ids(directory)
+    with description.refusals():
+        hf = HFCheckpoint.open(directory, glances=True)
+    tensors = (
+        _tensors(description, directory) if hf is None else {name: (tensor.shape, tensor.dtype_name) for name, tensor in hf.tensors.items()}
+    )
+    _look_beside(description, directory)
     _weights(description, tensors, config)
-    if tensors:
-        if part is not None:  # the other parts have layers too, whose number is theirs to say
-            tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or names_of(name) is not None}
-        description.problems += _disagreements(tensors, config, directory)
+    if hf is None:
+        return
+    if hf.renamed:
+        description.notes.append(f"the one matrix of input and output stands under {', '.join(hf.renamed)} alone")
+    if is_covered:
+        with description.refusals():
+            for_engine(hf)
+    else:
+        _look_at_other_family(description, hf, tensors, config)
+
+
+def _look_at_other_family(description: Description, hf: HFCheckpoint, tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """What is worth knowing of a model that other commands take and none converts."""
+    if language_part(hf.config) is None:
+        try:
+            family_of(hf.model_type, source=str(hf.directory))
+        except ValueError as error:
+            description.notes.append(str(error))
+    else:  # the other parts have layers too, whose number is theirs to say
+        tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or names_of(name) is not None}
+    rows, matrices = config.get("vocab_size"), {*input_names(tensors), output_name(tensors)}
+    for name, (shape, _) in tensors.items():
+        if name in matrices and isinstance(rows, int) and shape[:1] != (rows,):
+            description.problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
+    with description.refusals():
+        description.tie_word_embeddings = hf.tie_word_embeddings
+    description.notes += _gaps(tensors, config.get("num_hidden_layers"))
 
 
 def _tensors(description: Description, directory: Path) -> Tensors:
     """Name -> shape and dtype, from whatever files can be read."""
     tensors: Tensors = {}
-    try:
+    files = WeightFiles(None, {})
+    with description.refusals():
         files = find_weights(directory)
-    except ValueError as error:
-        description.problems.append(str(error))
-        return {}
     for name in files.places:
-        try:
+        with description.refusals():
             require_shard(directory, files, name)
-            found = _read_file(description, directory / name)
+            found = {tensor.name: (tensor.shape, tensor.dtype_name) for tensor in read_weights(directory / name)}
             require_listed(directory, files, name, set(found))
             tensors |= found
-        except ValueError as error:
-            description.problems.append(str(error))
+    return tensors
+
+
+def _look_beside(description: Description, directory: Path) -> None:
+    """Say how many files the weights have, and which others lie beside them."""
+    try:
+        files = find_weights(directory)
+    except ValueError:
+        return
     description.layout = "1 file" if len(files.places) == 1 else f"{len(files.places)} shards"
     others = sorted(path.name for pattern in ("*.safetensors", "pytorch_model*.bin") for path in directory.glob(pattern))
     if unused := [name for name in others if name not in files.places]:
         description.notes.append(f"weights that nothing reads lie beside {', '.join(files.names[:1])}: {', '.join(unused)}")
-    return tensors
-
-
-def _read_file(description: Description, path: Path) -> Tensors:
-    if path.suffix == ".safetensors":
-        return {span.name: (span.shape, span.dtype) for span in read_header(path)}
-    content = read_torch_file(path)
-    if content is None:
-        raise ValueError(f"{path} is a pickle from before 2020, which can only be read whole; convert it to safetensors")
-    if unknown := unknown_names(content.names, TENSORS):
-        description.problems.append(refusal(path, unknown))
-    return content.tensors()
 
 
 def _weights(description: Description, tensors: Tensors, config: Mapping[str, Any]) -> None:
@@ -133,18 +153,6 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
         description.notes.append("the one matrix of input and output stands under two names")
 
 
-def _disagreements(tensors: Tensors, config: Mapping[str, Any], directory: Path) -> list[str]:
-    """What does not fit together between config and tensors."""
-    problems = []
-    rows, matrices = config.get("vocab_size"), {*input_names(tensors), output_name(tensors)}
-    for name, (shape, _) in tensors.items():
-        if name in matrices and isinstance(rows, int) and shape[:1] != (rows,):
-            problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
-    if output_name(tensors) is None and not tied_by_config(config):
-        problems.append(missing_output_sentence(directory, tensors))
-    return problems + _gaps(tensors, config.get("num_hidden_layers"))
-
-
 def _gaps(tensors: Tensors, num_layers: object) -> list[str]:
     """Layers that lack what others have."""
     layers: dict[str, dict[int, set[str]]] = {}
@@ -153,13 +161,13 @@ def _gaps(tensors: Tensors, num_layers: object) -> list[str]:
     for name in tensors:
         if (found := _LAYER.fullmatch(name)) and len(found[2]) < _MAX_DIGITS:
             layers.setdefault(found[1] or "", {}).setdefault(int(found[2]), set()).add(found[3])
-    problems = []
+    gaps = []
     for block, members in layers.items():
         parts = set().union(*members.values())
         count = num_layers if isinstance(num_layers, int) else min(max(members) + 1, len(tensors))
         missing = [f"{block}layers.{number}.{part}" for number in range(count) for part in sorted(parts - members.get(number, set()))]
         if missing:
-            problems.append(f"{len(missing)} tensors of the layers are missing: {', '.join(missing[:5])}{' ...' if missing[5:] else ''}")
+            gaps.append(f"{len(missing)} tensors of the layers are missing: {', '.join(missing[:5])}{' ...' if missing[5:] else ''}")
         if extra := sorted(number for number in members if number >= count):
-            problems.append(f"there are layers up to {extra[-1]}, but config.json says num_hidden_layers {count}")
-    return problems
+            gaps.append(f"there are layers up to {extra[-1]}, but config.json says num_hidden_layers {count}")
+    return gaps

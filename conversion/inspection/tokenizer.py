@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conversion.checkpoints.for_engine import require_rows
 from conversion.inspection.description import Description
-from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, load_tokenizer, refuse_foreign_tokenizer
+from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, load_tokenizer, refuse_foreign_tokenizer, tokenizer_files
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
 from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
 from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
@@ -34,22 +35,26 @@ Reading = tuple[list[list[int]], list[str]]  # ids and decoded text, text by tex
 
 def look_at(description: Description, directory: Path) -> None:
     """Count a folder's tokens, and name what makes every command refuse its tokenizer."""
+    with description.refusals():
+        if tokenizer_files(directory):
+            _count(description, directory)
+            return
     try:
         refuse_foreign_tokenizer(directory)
-        if not any((directory / name).is_file() for name in TOKENIZER_FILES[:3]) and not (directory / "vocab.json").is_file():
-            return
-        backend = read_plain_backend(directory) or load_tokenizer(directory).backend_tokenizer
-    except ValueError as error:
-        description.problems.append(str(error))
-        return
+    except ValueError as error:  # where it is the only one, a conversion does without
+        description.notes.append(str(error))
+
+
+def _count(description: Description, directory: Path) -> None:
+    backend = read_plain_backend(directory) or load_tokenizer(directory).backend_tokenizer
     needed, known = backend_rows(backend), backend.get_vocab(with_added_tokens=True)
     description.tokenizer_size = len(known)
     if len({*known.values()}) < len(known):
         description.problems.append(f"{len(known) - len({*known.values()})} tokens of the tokenizer have an id that another has too")
     elif needed > len(known):
         description.notes.append(f"{needed - len(known):,} ids of the tokenizer, which needs {needed:,} rows, have no token")
-    if description.vocab_size is not None and needed > description.vocab_size:
-        description.problems.append(f"the tokenizer needs {needed} rows, but config.json says vocab_size {description.vocab_size}")
+    if description.vocab_size is not None:
+        require_rows(directory, needed=needed, rows=description.vocab_size)
 
 
 def check_up(description: Description, directory: Path, *, other_python: Path | None = None) -> None:
@@ -61,11 +66,10 @@ def check_up(description: Description, directory: Path, *, other_python: Path | 
     from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
     from data_prep.tokenizers.frame import frame_of
 
-    try:
+    tokenizer = None
+    with description.refusals():
         tokenizer = load_tokenizer(directory)
-    except ValueError as error:
-        if str(error) not in description.problems:
-            description.problems.append(str(error))
+    if tokenizer is None:
         return
     specials = [str(token) for token in tokenizer.all_special_tokens]
     texts = [*_TEXTS, *(f"a {token} b{token}c" for token in specials)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import OPTConfig, OPTForCausalLM
 
 from common.artifacts import read_manifest, write_manifest
 from conversion import hf_to_nemo, inspect
@@ -169,7 +170,8 @@ def test_files_that_differ_from_the_manifest(make_opt: OPTMaker, tmp_path: Path)
     size = path.stat().st_size
     with path.open("a") as stream:
         stream.write("\n")
-    assert problems(tmp_path / "nemo") == f"{path} has {size + 1} bytes, but scion.json says {size}: truncated or edited"
+    sentence = f"{path} has {size + 1} bytes, but its manifest says {size}: truncated or edited; make {tmp_path / 'nemo'} again"
+    assert problems(tmp_path / "nemo") == sentence
 
 
 def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
@@ -177,15 +179,17 @@ def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
     state = load_file(directory / "model.safetensors")
     lost = "model.decoder.layers.1.fc1.bias"
     save_file({name: tensor for name, tensor in state.items() if name != lost}, directory / "model.safetensors")
-    assert problems(directory) == f"1 tensors of the layers are missing: {lost}"
+    assert problems(directory) == f"{directory} lacks 1 tensor that its configuration asks for: {lost}"
     save_file(state, directory / "model.safetensors")
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
-    assert problems(directory) == "there are layers up to 2, but config.json says num_hidden_layers 2"
+    assert problems(directory).startswith(f"{directory} has 16 tensors that its model family does not know: model.decoder.layers.2.")
     (directory / "config.json").write_text(json.dumps({**config, "vocab_size": 279}))
     assert describe(directory).problems == [
-        "the tokenizer needs 280 rows, but config.json says vocab_size 279",
-        "model.decoder.embed_tokens.weight has 301 rows, but config.json says vocab_size 279",
+        f"the tokenizer in {directory} needs 280 rows, but the model has 279: they do not belong together; put the model's own tokenizer there,"
+        " or give the model new rows with `python -m conversion.transfer`",
+        f"{directory} has 1 tensor of another shape than its configuration asks for: model.decoder.embed_tokens.weight is 301 x 32, expected"
+        " 279 x 32",
     ]
     (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
     assert problems(directory) == (
@@ -210,8 +214,9 @@ def test_unsafe_pickles_are_named_and_not_run(make_opt: OPTMaker, tmp_path: Path
     state = torch.load(hf_dir / "pytorch_model.bin", weights_only=True)
     torch.save({**state, "x": _RunsCode(tmp_path / "proof")}, hf_dir / "pytorch_model.bin")
     torch.save({"args": _RunsCode(tmp_path / "proof")}, tmp_path / "nemo/weights/common.pt")
+    advice = {"pytorch_model.bin": "convert it to safetensors where you trust its source", "common.pt": "do not load it"}
     for path in (hf_dir / "pytorch_model.bin", tmp_path / "nemo/weights/common.pt"):
-        expected = f"{path} asks to run posix.system when it is loaded, which is not safe; do not load it"
+        expected = f"{path} asks to run posix.system when it is loaded, which is not safe; {advice[path.name]}"
         assert problems(hf_dir if path.parent == hf_dir else tmp_path / "nemo") == expected
     assert not (tmp_path / "proof").exists()
 
@@ -263,18 +268,20 @@ def test_deep_finds_nan_and_edits(make_opt: OPTMaker, tmp_path: Path) -> None:
 def sparse_hf(directory: Path) -> Path:
     """A valid folder of 100 GB that takes no room: the file is a header and a hole."""
     directory.mkdir()
-    count = HUNDRED_GB // 4
-    names = {f"model.decoder.layers.{layer}.fc1.weight": count // 100 for layer in range(100)}
+    sizes = {"hidden_size": 8192, "ffn_dim": 32768, "num_hidden_layers": 32, "num_attention_heads": 64, "word_embed_proj_dim": 8192}
+    with torch.device("meta"):
+        model = OPTForCausalLM(OPTConfig(**sizes))
     header: dict[str, object] = {}
     position = 0
-    for name, size in names.items():
-        header[name] = {"dtype": "F32", "shape": [size], "data_offsets": [position, position + 4 * size]}
-        position += 4 * size
+    for name, parameter in model.named_parameters():  # the one matrix of both ends once
+        end = position + 4 * parameter.numel()
+        header[name] = {"dtype": "F32", "shape": list(parameter.shape), "data_offsets": [position, end]}
+        position = end
     text = json.dumps(header).encode()
     with (directory / "model.safetensors").open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         stream.truncate(8 + len(text) + position)
-    (directory / "config.json").write_text('{"model_type": "opt", "num_hidden_layers": 100}')
+    (directory / "config.json").write_text(json.dumps({"model_type": "opt", **sizes}))
     return directory
 
 
