@@ -103,7 +103,10 @@ class Family:
                 f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"
             )
-        config = in_words_of_both(self.language_part(config) if self.language_part else config, source=source)
+        config = self.language_part(config) if self.language_part else config
+        if not isinstance(config, Mapping):
+            raise ValueError(f"{source} has a text_config in its config.json that is no object; copy or download it again")
+        config = in_words_of_both(config, source=source)
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)
             if found not in (rule.value, *rule.also):
@@ -115,7 +118,7 @@ class Family:
             megatron = self.to_megatron({**self.defaults, **config})
         except KeyError as error:
             raise ValueError(f"{source} has no {error.args[0]} in its config.json") from error
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"{source} has a value of another type than expected in its config.json ({error})") from error
         if wrong := [f"{key} {repr(value)[:60]}" for key, value in megatron.items() if not _is_sane(key, value)]:
             raise ValueError(f"{source} has a config.json that gives Megatron {', '.join(wrong)}; expected numbers above 0")

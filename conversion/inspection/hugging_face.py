@@ -60,7 +60,7 @@ def describe(description: Description, directory: Path) -> None:
     with description.refusals():
         config = in_words_of_both(config, source=str(directory))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
-    is_covered = config.get("model_type") in FAMILIES
+    is_covered = str(config.get("model_type")) in FAMILIES
     config = dict(language_config(config))
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
     description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None

@@ -696,6 +696,11 @@ def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
         ("rope_theta", "x", "models/x has a config.json that gives Megatron rotary_base 'x'; expected numbers above 0"),
         ("sliding_window", 0, "models/x has a config.json that gives Megatron window_size [-1, 0]; expected numbers above 0"),
         (
+            "num_hidden_layers",
+            10**9,
+            "models/x has num_hidden_layers 1000000000 in its config.json; expected at most 10000",
+        ),
+        (
             "sliding_window",
             "4096",
             "models/x has a value of another type than expected in its config.json (unsupported operand type(s) for -: 'str' and 'int')",
