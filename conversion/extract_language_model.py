@@ -15,11 +15,12 @@ from common.artifacts import Manifest, staged_directory, write_manifest
 from common.progress import show
 
 STAGE = "conversion.extract_language_model"
-# The names of transformers 4 in published files, and those that later versions write; the longer first.
+# The names of transformers 4 in published files, those that later versions write, and those of Idefics 3 and SmolVLM; the longer first.
 PREFIXES = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
     ("lm_head.", "lm_head."),
 )
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -38,6 +39,7 @@ def extract(input_dir: Path, output_dir: Path) -> Manifest:
 
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_companions, write_hf_checkpoint
     from conversion.checkpoints.hf_files import PROCESSOR_NAMES, language_part, tied_by_config
+    from conversion.checkpoints.token_names import input_names, shared_matrix_names
 
     hf = HFCheckpoint.open(input_dir)
     part = language_part(hf.config)
@@ -52,8 +54,8 @@ def extract(input_dir: Path, output_dir: Path) -> Manifest:
             " mistral, llama or qwen2"
         )
     tensors = [tensor.renamed(new) for name, tensor in hf.tensors.items() if (new := _own_name(name)) is not None]
-    if not tensors:
-        raise ValueError(f"{input_dir} has no tensors whose names begin with {', '.join(old for old, _ in PREFIXES[:3])}")
+    if not input_names([tensor.name for tensor in tensors]) and not shared_matrix_names([tensor.name for tensor in tensors]):
+        raise ValueError(f"{input_dir} has no input embeddings whose names begin with {', '.join(old for old, _ in PREFIXES[:-1])}")
     whole: dict[str, Any] = {key: hf.config[key] for key in (*_IDS, "torch_dtype", "dtype") if key in hf.config}
     config = {**whole, **part, "architectures": [architecture], "tie_word_embeddings": tied_by_config(hf.config)}
     alone = replace(hf, config=config, tensors={tensor.name: tensor for tensor in tensors}, renamed={})

@@ -98,14 +98,14 @@ def _look_at_other_family(description: Description, hf: HFCheckpoint, tensors: T
             family_of(hf.model_type, source=str(hf.directory))
         except ValueError as error:
             description.notes.append(str(error))
+        with description.refusals():
+            description.tie_word_embeddings = hf.tie_word_embeddings
     else:  # the other parts have layers too, whose number is theirs to say
         tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or names_of(name) is not None}
     rows, matrices = config.get("vocab_size"), {*input_names(tensors), output_name(tensors)}
     for name, (shape, _) in tensors.items():
         if name in matrices and isinstance(rows, int) and shape[:1] != (rows,):
             description.problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
-    with description.refusals():
-        description.tie_word_embeddings = hf.tie_word_embeddings
     description.notes += _gaps(tensors, config.get("num_hidden_layers"))
 
 

@@ -69,14 +69,13 @@ def test_others_refuse_what_is_not_covered(unknown: Path, tmp_path: Path, main: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("newer", [False, True])
-def test_the_language_model_alone(newer: bool, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Mistral Small 3.1: a plain Mistral stands in it, under the names of either version of transformers."""
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model.", "model.text_model."])
+def test_the_language_model_alone(prefix: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Mistral Small 3.1: a plain Mistral stands in it, under the names of either version of transformers; or under those of Idefics 3."""
     directory = save_tiny_model("mistral", tmp_path / "plain")
     expected, config = load_file(directory / "model.safetensors"), json.loads((directory / "config.json").read_text())
-    names = {name: f"language_model.{name}" for name in expected}
-    if newer:
-        names = {name: name.replace("model.", "model.language_model.", 1) for name in expected}
+    head = prefix.removesuffix("model.") if prefix.startswith("language_model.") else ""
+    names = {name: prefix + name.removeprefix("model.") if name.startswith("model.") else head + name for name in expected}
     seeing = tmp_path / "seeing"
     shutil.copytree(tokenizer_dir, seeing)
     tensors = {names[name]: tensor for name, tensor in expected.items()} | {"vision_tower.layers.0.weight": torch.ones(2, 2)}
@@ -90,6 +89,10 @@ def test_the_language_model_alone(newer: bool, tmp_path: Path, tokenizer_dir: Pa
     assert torch.equal(*(model(ids).logits for model in models))
     with pytest.raises(ValueError, match=r"has no text_config in its config.json: it is no multimodal model"):
         extract_language_model.extract(directory, tmp_path / "none")
+    unknown = {name.replace(prefix, "another."): tensor for name, tensor in tensors.items()}
+    save_file(unknown, seeing / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"has no input embeddings whose names begin with language_model\.model\., "):
+        extract_language_model.extract(seeing, tmp_path / "none")
 
 
 # -- Gemma 3 --------------------------------------------------------------------------------------------------------------
