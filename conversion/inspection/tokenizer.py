@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conversion.checkpoints.for_engine import require_rows
 from conversion.inspection.description import Description
-from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, load_tokenizer, refuse_foreign_tokenizer, tokenizer_files
+from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, foreign_tokenizer, load_tokenizer, tokenizer_files
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
 from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
 from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
@@ -38,11 +38,8 @@ def look_at(description: Description, directory: Path) -> None:
     with description.refusals():
         if tokenizer_files(directory):
             _count(description, directory)
-            return
-    try:
-        refuse_foreign_tokenizer(directory)
-    except ValueError as error:  # where it is the only one, a conversion does without
-        description.notes.append(str(error))
+        elif (sentence := foreign_tokenizer(directory)) is not None:  # a conversion does without
+            description.notes.append(sentence)
 
 
 def _count(description: Description, directory: Path) -> None:

@@ -65,7 +65,8 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     if not directory.is_dir():
         raise ValueError(f"the tokenizer folder {directory} does not exist")
     require_plain_files(directory)
-    refuse_foreign_tokenizer(directory)
+    if (sentence := foreign_tokenizer(directory)) is not None:
+        raise ValueError(sentence)
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES[:2])} or vocab.json with merges.txt")
     if not (directory / "tokenizer.json").is_file() and any((directory / name).is_file() for name in TOKENIZER_FILES[1:3]):
@@ -106,20 +107,15 @@ def require_bounded_ids(path: Path) -> None:
         raise ValueError(f"{path} gives a token the id {highest}, and has {len(content)} bytes; ids are rows of a matrix: repair the file")
 
 
-def refuse_foreign_tokenizer(directory: Path) -> None:
-    """Refuse a folder whose only tokenizer is one of a library that is not read here.
-
-    Raises:
-        ValueError: saying whose it is.
-    """
+def foreign_tokenizer(directory: Path) -> str | None:
+    """Whose the only tokenizer of a folder is, in a sentence, where it is one of a library that is not read here."""
     there = {name for name in (*TOKENIZER_FILES, *_FOREIGN_FILES) if (directory / name).is_file()}
     owners = {name: owner for name, owner in _FOREIGN_FILES.items() if name in there}
     owners |= {name: "tiktoken" for name in there & {*TOKENIZER_FILES[1:3]} if _TIKTOKEN_LINE.match(_first_bytes(directory / name))}
     if owners and not there & {*TOKENIZER_FILES[:3], "vocab.json", "vocab.txt"} - owners.keys():
         name, owner = next(iter(owners.items()))
-        raise ValueError(
-            f"{directory / name} is a tokenizer of {owner}, which is not read; put the model's tokenizer.json beside it, as its Hugging Face form has it"
-        )
+        return f"{directory / name} is a tokenizer of {owner}, which is not read; put the model's tokenizer.json beside it, as its Hugging Face form has it"
+    return None
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -186,9 +186,9 @@ def refused(hf_dir: Path) -> str | None:
 def test_what_conversion_refuses_is_a_problem(made: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(made, tmp_path / "hf")
     BROKEN[name](tmp_path / "hf")
-    problems = describe(tmp_path / "hf").problems
+    found = describe(tmp_path / "hf")
     sentence = refused(tmp_path / "hf")
-    assert sentence is not None and sentence in problems
+    assert sentence is not None and sentence in found.problems and sentence not in found.notes
 
 
 @pytest.mark.parametrize("name", SOUND)
