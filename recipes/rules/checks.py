@@ -17,7 +17,7 @@ from recipes.rules.data_checks import blend_problems, data_problems
 from recipes.rules.experts import expert_problems
 from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.rules.inputs import RunInputs
-from recipes.rules.layout_checks import layout_problems
+from recipes.rules.layout_checks import layout_problems, process_problems
 from recipes.rules.masking import predicted_share
 from recipes.rules.masking_checks import masking_problems
 from recipes.rules.ranges import range_problems, samples_problems
@@ -106,6 +106,17 @@ def value_problems(recipe: Recipe) -> list[str]:
             f"run.stop_signals names {', '.join(unknown)}; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
         )
     return problems
+
+
+def recipe_problems(recipe: Recipe) -> list[str]:
+    """What is wrong with a recipe whatever its inputs are, as where they are still to be made."""
+    if problems := value_problems(recipe):
+        return problems
+    without_steps = batch_problems(recipe)
+    problems = _choice_problems(recipe) + process_problems(recipe) + without_steps
+    if without_steps or recipe.schedule.epochs is not None:
+        return problems
+    return problems + (samples_problems(recipe) or schedule_problems(recipe))
 
 
 def _choice_problems(recipe: Recipe) -> list[str]:

@@ -21,7 +21,7 @@ def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> li
     Args:
         vocab_rows: rows of the vocabulary tables in the engine.
     """
-    problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe)
+    problems = _division_problems(recipe, inputs, vocab_rows) + process_problems(recipe)
     problems += _context_problems(recipe, inputs.model) or _sequence_parallel_problems(recipe)
     if recipe.recomputation is not None:
         problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
@@ -112,7 +112,7 @@ def _possible_contexts(length: int) -> str:
     return f"possible sizes are {', '.join(map(str, possible))}" if len(possible) > 1 else "only 1 is possible"
 
 
-def _process_problems(recipe: Recipe) -> list[str]:
+def process_problems(recipe: Recipe) -> list[str]:
     """What does not divide of processes and batch."""
     parallel, schedule = recipe.parallel, recipe.schedule
     sizes = {"tensor_parallel_size": parallel.tensor_parallel_size, "pipeline_parallel_size": parallel.pipeline_parallel_size}

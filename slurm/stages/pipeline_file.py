@@ -141,8 +141,17 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
 
 def axes_of(pipeline: Pipeline, stage: str) -> tuple[str, ...]:
     """The axes over which a stage is repeated, in the pipeline's order."""
-    named = _names_in(pipeline.stages[stage].output or "")
+    output = pipeline.stages[stage].output
+    named = _names_in(output) if output is not None else _axes_of_check(pipeline, stage)
     return tuple(axis for axis in pipeline.axes if axis in named)
+
+
+def _axes_of_check(pipeline: Pipeline, stage: str) -> set[str]:
+    """Those that a command without an output names, and those of the stages that it names beside them."""
+    named = _names_in(pipeline.stages[stage].command or "")
+    own = {axis for axis in pipeline.axes if axis in named or f"{axis}{_OPTIONS}" in named}
+    outputs = (_names_in(other.output or "") for name, other in pipeline.stages.items() if name in named)
+    return own.union(*outputs) if own else set()
 
 
 def tasks_of(pipeline: Pipeline, stage: str) -> list[Task]:
@@ -154,8 +163,8 @@ def tasks_of(pipeline: Pipeline, stage: str) -> list[Task]:
 
 def needs_of(pipeline: Pipeline, task: Task) -> list[Task]:
     """The tasks whose outputs a task reads."""
-    stage = pipeline.stages[task.stage]
-    names = _names_in(stage.command or "") | _names_in(stage.train.overrides if stage.train else "")
+    named = _names_in(_text_of(pipeline.stages[task.stage]))
+    names = named.union(*(_names_in(words) for axis, words in _options_of(pipeline, task) if f"{axis}{_OPTIONS}" in named))
     return [need for name in pipeline.stages if name in names for need in _matching(pipeline, name, task)]
 
 
@@ -198,11 +207,17 @@ def recipe_argument(recipe: str) -> str:
 
 
 def _words(pipeline: Pipeline, text: str, task: Task) -> list[str]:
-    options = {f"{{{axis}{_OPTIONS}}}": pipeline.options.get(axis, {}).get(value, "") for axis, value in task.point}
-    words: list[str] = []
-    for word in shlex.split(text):
-        words += shlex.split(options[word]) if word in options else _filled(pipeline, word, task)
-    return words
+    options = {f"{{{axis}{_OPTIONS}}}": shlex.split(words) for axis, words in _options_of(pipeline, task)}
+    words = [word for written in shlex.split(text) for word in options.get(written, [written])]
+    return [filled for word in words for filled in _filled(pipeline, word, task)]
+
+
+def _options_of(pipeline: Pipeline, task: Task) -> list[tuple[str, str]]:
+    return [(axis, pipeline.options.get(axis, {}).get(value, "")) for axis, value in task.point]
+
+
+def _text_of(stage: Stage) -> str:
+    return stage.command or (stage.train.overrides if stage.train else "")
 
 
 def _filled(pipeline: Pipeline, word: str, task: Task) -> Iterator[str]:
@@ -245,11 +260,12 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
         yield f"the resources {stage.resources} have {nodes} nodes; expected at least 1"
     elif nodes > 1 and stage.command is not None and "--ray" not in stage.command.split():
         yield f"stage {name} gets {nodes} nodes, but works on one; add --ray to its command, or give it one node"
-    text = stage.command if stage.command is not None else stage.train.overrides if stage.train else ""
-    named = {options.get(reference, reference) for reference in _names_in(text)}
+    named = {options.get(reference, reference) for reference in _names_in(_text_of(stage))}
+    for reference in _names_in(_text_of(stage)) & set(options):
+        named = named.union(*map(_names_in, pipeline.options[options[reference]].values()))
     for unknown in sorted((named | _names_in(stage.output or "")) - set(known)):
         yield f"stage {name} names {{{unknown}}}; there are {', '.join(known)}"
-    for axis in sorted(named & set(pipeline.axes) - _names_in(stage.output or "")):
+    for axis in sorted(named & set(pipeline.axes) - _names_in(stage.output)) if stage.output is not None else ():
         yield f"stage {name} is repeated over {axis}, but all would write to one place; put {{{axis}}} into its output"
     if other := sorted(_names_in(stage.output or "") & set(pipeline.stages)):
         yield f"the output of stage {name} names stage {other[0]}; expected a path below work_dir"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.plain_files import read_json, write_json
 from recipes.numbers import arithmetic
+from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
 from slurm.chains.submissions import claim_run, current_submission, record_jobs, submission_dir
@@ -16,6 +17,7 @@ from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
+from slurm.stages.pipeline_checks import task_problems
 from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, recipe_of, tasks_of
 from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
 from slurm.stages.pipeline_state import is_complete, tasks_to_run
@@ -44,9 +46,10 @@ def plan_pipeline(pipeline: Pipeline, cluster: Cluster) -> list[StageJob]:
     """The jobs for all that is not complete.
 
     Raises:
-        ValueError: if the cluster cannot run one of them, or an output was made by another command.
+        ValueError: if the cluster cannot run one of them, its command or recipe would refuse, or an output was made by another command.
     """
     jobs = _stage_jobs(pipeline, cluster, pipeline.root / FROZEN_NAME)
+    raise_all(task_problems(pipeline, [task for job in jobs for task in job.tasks]), subject=f"the pipeline {pipeline.name}")
     for job in jobs:
         render_job(job.job, cluster)
     return jobs

@@ -24,6 +24,7 @@ from slurm.jobs.job import ROOT
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import load_cluster
 from slurm.stage import run_task
+from slurm.stages.pipeline_checks import task_problems
 from slurm.stages.pipeline_file import (
     Pipeline,
     Resources,
@@ -94,6 +95,27 @@ def test_options_of_some_values_are_words_for_these_alone(pipeline: Pipeline, tm
     assert focus[5:] == ["--method", "focus", "--text", "c d.txt", "--output", f"{tmp_path}/focus/hf"]
 
 
+def test_references_within_options_are_filled_and_waited_for(tmp_path: Path) -> None:
+    changed = content(tmp_path)
+    changed["options"]["method"]["focus"] = "--source {tokenizer} --weight {step:03}"
+    changed["stages"]["transfer"] |= {"command": "conversion.transfer {method_options}", "output": "{method}/{step}/hf"}
+    pipeline = pipeline_from_mapping(changed)
+    mean, *_, focus = tasks_of(pipeline, "transfer")
+    assert command_of(pipeline, focus)[3:7] == ["--source", f"{tmp_path}/tokenizer", "--weight", "010"]
+    assert [[need.name for need in needs_of(pipeline, task)] for task in (mean, focus)] == [[], ["tokenizer"]]
+
+
+def test_a_check_is_repeated_over_the_axes_that_it_names_and_those_of_its_stages(tmp_path: Path) -> None:
+    changed = content(tmp_path)
+    changed["stages"]["verify"] = {"command": "conversion.verify {export} {train}/checkpoints/step_{step:07}"}
+    changed["stages"]["all"] = {"command": "conversion.verify {export}"}
+    pipeline = pipeline_from_mapping(changed)
+    tasks = tasks_of(pipeline, "verify")
+    assert len(tasks) == 4 and len(tasks_of(pipeline, "all")) == 1
+    last = ["conversion.verify", f"{tmp_path}/focus/hf_10", f"{tmp_path}/focus/run/checkpoints/step_0000010"]
+    assert command_of(pipeline, tasks[-1])[2:] == last
+
+
 def test_needs_follow_from_references(pipeline: Pipeline) -> None:
     assert [need.name for need in needs_of(pipeline, tasks_of(pipeline, "export")[3])] == ["train.method=focus"]
     assert len(needs_of(pipeline, tasks_of(pipeline, "report")[0])) == 5
@@ -150,6 +172,61 @@ def test_what_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], obje
     change(changed)
     with pytest.raises(ValueError, match=message):
         pipeline_from_mapping(changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentences"),
+    [
+        (
+            lambda stages: stages["tokenizer"].update(command="data_prep.train_tokenizer --input x --vocab-sze 300"),
+            ["stage tokenizer: python -m data_prep.train_tokenizer: error: the following arguments are required: --vocab-size"],
+        ),
+        (
+            lambda stages: stages["verify"].update(output="{method}/{step}/verified"),
+            ["stage verify.method=mean.step=5: python -m conversion.verify: error: unrecognized arguments: --output"],
+        ),
+        (
+            lambda stages: stages["train"]["train"].update(
+                overrides="schedule.global_batch_size=30 schedule.micro_batch_size=8 schedule.min_learning_rate=1"
+            ),
+            ["stage train.method=mean: schedule.global_batch_size (30) must be a multiple of", "schedule.min_learning_rate (1"],
+        ),
+        (
+            lambda stages: stages["train"]["train"].update(overrides="schedule.max_steps=100 run.checkpoint_every_steps=10"),
+            ["stage export.method=mean.step=5: it reads the checkpoint of step 5, but the training saves every 10 steps and the last, 100"],
+        ),
+        (
+            lambda stages: stages["train"]["train"].update(
+                overrides="schedule.max_steps=13 run.checkpoint_every_steps=5 run.keep_checkpoints=2"
+            ),
+            [
+                "stage export.method=mean.step=5: it reads the checkpoint of step 5, of which the training, 13 steps long, keeps the newest 2"
+            ],
+        ),
+        (
+            lambda stages: stages["train"]["train"].update(
+                overrides="schedule.max_steps=13 run.checkpoint_every_steps=5 run.keep_checkpoints=3"
+            ),
+            [],
+        ),
+    ],
+)
+def test_what_commands_and_recipes_would_refuse_is_refused_before_anything_is_sent(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], sentences: list[str]
+) -> None:
+    changed = content(tmp_path)
+    stages = changed["stages"]
+    stages["transfer"]["command"] += " --source x"
+    stages["train"]["train"]["overrides"] = "schedule.max_steps=100 run.checkpoint_every_steps=5"
+    stages["verify"] = {"command": "conversion.verify {export} {train}/checkpoints/step_{step:07}"}
+    stages["report"]["command"] += " --text x=y"
+    change(stages)
+    pipeline = pipeline_from_mapping(changed)
+    problems = task_problems(pipeline, [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)])
+    assert [any(problem.startswith(sentence) or sentence in problem for problem in problems) for sentence in sentences] == [True] * len(
+        sentences
+    )
+    assert bool(problems) == bool(sentences), problems
 
 
 def complete(pipeline: Pipeline, *names: str) -> list[str]:

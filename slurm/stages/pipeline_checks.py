@@ -1,0 +1,56 @@
+"""What the commands and recipes of a pipeline would refuse when their turn comes, before anything is sent."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from common.command import arguments_of
+from recipes.numbers import arithmetic
+from recipes.rules.checks import recipe_problems
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import CHECKPOINTS_NAME
+from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
+
+_CHECKPOINT = re.compile(r"step_(\d+)")
+
+
+def task_problems(pipeline: Pipeline, tasks: Sequence[Task]) -> list[str]:
+    """What is wrong with the tasks that are to run: of each stage with the first point that is wrong, since they are mostly alike."""
+    problems: dict[str, list[str]] = {}
+    for task in tasks:
+        if not problems.get(task.stage):
+            problems[task.stage] = [f"stage {task.name}: {problem}" for problem in _problems(pipeline, task)]
+    return [problem for found in problems.values() for problem in found]
+
+
+def _problems(pipeline: Pipeline, task: Task) -> Iterator[str]:
+    if pipeline.stages[task.stage].train is not None:
+        yield from recipe_problems(recipe_of(pipeline, task))
+        return
+    _, _, module, *words = command_of(pipeline, task)
+    try:
+        arguments_of(importlib.import_module(module).main, words)
+    except ValueError as error:
+        yield str(error)
+    for need in needs_of(pipeline, task):
+        if pipeline.stages[need.stage].train is not None:
+            yield from _unsaved(words, f"{output_of(pipeline, need)}/{CHECKPOINTS_NAME}", recipe_of(pipeline, need))
+
+
+def _unsaved(words: Sequence[str], checkpoints: str, recipe: Recipe) -> Iterator[str]:
+    """Checkpoints that a command names and the training does not leave."""
+    if recipe.schedule.epochs is not None:  # the data decides where it ends
+        return
+    total, every, keep = arithmetic.total_steps(recipe), recipe.run.checkpoint_every_steps, recipe.run.keep_checkpoints
+    for word in words:
+        path = Path(word.partition("=")[2] if "=" in word else word)
+        if (found := _CHECKPOINT.fullmatch(path.name)) and str(path.parent) == checkpoints:
+            step = int(found[1])
+            is_saved = 0 < step <= total and (step % every == 0 or step == total)
+            if not is_saved:
+                yield f"it reads the checkpoint of step {step}, but the training saves every {every} steps and the last, {total}"
+            elif keep is not None and -(-total // every) - -(-step // every) >= keep:
+                yield f"it reads the checkpoint of step {step}, of which the training, {total} steps long, keeps the newest {keep} (run.keep_checkpoints)"
