@@ -194,7 +194,7 @@ class Case:
 
     def look(self) -> RunReport | None:
         """What the status says; what of it is not so is a lie, unless it changed meanwhile."""
-        before = (self.queue(), self.saved())
+        before = (self.queue(), self.saved(), self.step())
         try:
             report = report_run(self.run_dir)
         except ValueError as error:
@@ -205,7 +205,7 @@ class Case:
             ):
                 self.lies.append(f"status refuses: {error}")
             return None
-        if (self.queue(), self.saved()) != before or before[0] is None:
+        if (self.queue(), self.saved()) != before[:2] or before[0] is None:
             return report
         self.looks += 1
         states = {state for state, _ in before[0].values()}
@@ -216,7 +216,7 @@ class Case:
             self.lies.append(f"status says {report.state} ({report.running_job}) where the queue has {before[0]}")
         if states == {"SUSPENDED"} and "suspend" not in render_report(report).lower():
             self.lies.append("status does not say that the job is suspended")
-        if report.saved_step > before[1] or not report.saved_step <= report.step <= max(self.step(), report.saved_step):
+        if report.saved_step > before[1] or not report.saved_step <= report.step <= max(before[2], self.step(), report.saved_step):
             self.lies.append(f"status says step {report.step}, {report.saved_step} saved; the files {self.step()}, {before[1]}")
         if report.state == WAITING and not any(reason in report.waits_because for _, reason in before[0].values()):
             self.lies.append(f"status waits because {report.waits_because!r}, Slurm {before[0]}")
