@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.artifacts import MANIFEST_NAME
 from slurm import stop
@@ -310,6 +309,7 @@ NO_ANSWER = """if [ -n "${{SLURM_JOB_ID:-}}" ] && [ "$(ls {folder}/asked.* 2>/de
 fi; exec {real} "$@\""""
 ECHOES = "slurmstepd-gn99: error: *** JOB 99 ON gn99 CANCELLED AT 2020-01-01T00:00:00 DUE TO TIME LIMIT ***"
 
+# fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("nothing", lambda case: None),
     Fault("a rank killed", lambda case: case.kill(), KILLED),
@@ -375,7 +375,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a second submission", second_submission),
     Fault("submission dies", submission_dies, early=True),
     Fault("SBATCH_* of the caller", lambda case: in_environment(case, SBATCH_ACCOUNT=OTHER_ACCOUNT, SBATCH_PARTITION="cpu", SBATCH_TIMELIMIT="1",
-                                                               SBATCH_NO_REQUEUE="1", SLURM_MEM_PER_CPU="9", SBATCH_EXCLUSIVE="1"), early=True),  # fmt: skip
+                                                               SBATCH_NO_REQUEUE="1", SLURM_MEM_PER_CPU="9", SBATCH_EXCLUSIVE="1"), early=True),
     Fault("submitted from a job", from_a_job, early=True, alone=True),
     Fault("programs that print banners", lambda case: wrapped(case, BANNER, *PROGRAMS), early=True),
     Fault("six questions without an answer", lambda case: wrapped(case, NO_ANSWER, "squeue"), early=True),
@@ -384,4 +384,5 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a copy is stopped", copy_and_stop),
     Fault("moved between submissions", move, (why.STOPPED,), goes_on=False, alone=True),
     Fault("moved while it runs", move_while_it_runs, (why.STOPPED, *DOWN), goes_on=False, alone=True),
-)  # fmt: skip
+)
+# fmt: on

@@ -151,12 +151,12 @@ class Link:
 
     def _cause_now(self, attempt: Attempt, state: RunState, submission: Submission) -> Cause:
         """Why the attempt of this job ended a moment ago."""
-        log = read_log(self._run_dir, attempt.number)
+        log, job = read_log(self._run_dir, attempt.number), self._environment["SLURM_JOB_ID"]
         if self._environment.get("SCION_EXIT_CODE") != "0":
             state_of_job = job_state(self._job_id, submission.claim.tag)
-            return asked_of_the_site(cause_of_failure(log, slurm_state=state_of_job), self._run_dir, attempt)
+            return asked_of_the_site(cause_of_failure(log, job=job, slurm_state=state_of_job), self._run_dir, attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
-        by_slurm = None if state.is_finished else cause_by_slurm(log)
+        by_slurm = None if state.is_finished else cause_by_slurm(log, job=job)
         if by_slurm is not None:
             return asked_of_the_site(by_slurm, self._run_dir, attempt)
         return cause_of_clean_end(

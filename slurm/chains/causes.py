@@ -29,8 +29,10 @@ VANISHED = "killed without a word"
 SAVED = (FINISHED, TIME_LIMIT, SIGNALLED, STOPPED)  # ends without a failure, after a checkpoint
 OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, HUNG, DAMAGED, FAILED, VANISHED)  # the others are the cluster's or somebody's
 
-# As slurmstepd writes it for jobs and steps; without a reason somebody cancelled it.
-_CANCELLED = re.compile(r"error: \*\*\* (?P<what>JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))?(?:,.*)? \*\*\*")
+# As slurmstepd writes it for jobs and steps, perhaps behind a progress bar; without a reason somebody cancelled it.
+_CANCELLED = re.compile(
+    r"slurmstepd[\w.-]*: (?P<line>error: \*\*\* (?P<what>JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))?(?:,.*)? \*\*\*)"
+)
 _BY_REASON = {
     "TIME LIMIT": TIMED_OUT,
     "PREEMPTION": PREEMPTED,
@@ -48,10 +50,10 @@ _BY_STATE = {
     "CANCELLED": CANCELLED,
     "OUT_OF_MEMORY": OUT_OF_MEMORY,
 }
-_NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
+_NODE_FAILED = re.compile(r"srun: error: (?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
 _BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG, command.DAMAGED: DAMAGED}
-_OOM_KILLED = re.compile(r"^(?:slurmstepd|srun)\b.*(?:oom[-_ ]kill|Out Of Memory).*$", re.MULTILINE | re.IGNORECASE)  # by Slurm
+_OOM_KILLED = re.compile(r"(?:slurmstepd[\w.-]*|srun): error: .*(?:oom[-_ ]kill|Out Of Memory)", re.IGNORECASE)  # by Slurm
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|out of memory", re.IGNORECASE)
 _STARTER = re.compile(
     r"^srun: (?:fatal: (?!.*(?:configuration source|[Uu]nable to contact|[Cc]onnection|[Tt]imed out)).+|.*\bmutually exclusive\b.*|(?:unrecognized|invalid) option .+)$",
@@ -86,19 +88,23 @@ def cause_of_clean_end(*, is_finished: bool, stop_requested: bool, seconds_left:
     return Cause(TIME_LIMIT)
 
 
-def cause_by_slurm(log: str) -> Cause | None:
-    """What Slurm itself says that it ended the job for; None where it did not."""
+def cause_by_slurm(log: str, *, job: str | None = None) -> Cause | None:
+    """What Slurm itself says that it ended the job for; None where it did not.
+
+    Args:
+        job: its SLURM_JOB_ID; None where that is not known, and lines of any job count.
+    """
     if failed := _failed_nodes(log):
         return Cause(NODE_FAILURE, _line_of(log, _NODE_FAILED), failed)
     # Steps are cancelled without a reason also when a task failed, so only a job's line says that somebody cancelled it.
     for found in _CANCELLED.finditer(log):
         reason = found["reason"]
-        if reason is not None or found["what"] == "JOB":
-            return Cause(_BY_REASON.get(reason, CANCELLED), found[0].removeprefix("error: "))
+        if (reason is not None or found["what"] == "JOB") and job in (None, found["job"]):
+            return Cause(_BY_REASON.get(reason, CANCELLED), found["line"].removeprefix("error: "))
     return None
 
 
-def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: bool = False) -> Cause:
+def cause_of_failure(log: str, *, job: str | None = None, slurm_state: str | None = None, was_requeued: bool = False) -> Cause:
     """Why an attempt ended with another exit code, or without one.
 
     What Slurm did comes first, because tasks that it kills complain as well.  Then the exit code of the first task that failed and the last error
@@ -106,10 +112,11 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
 
     Args:
         log: the end of the attempt's log.
+        job: as in `cause_by_slurm`.
         slurm_state: the job's state, where Slurm still knows it and the job has not started again.
         was_requeued: the same job has started again since.
     """
-    if (cancelled := cause_by_slurm(log)) is not None:
+    if (cancelled := cause_by_slurm(log, job=job)) is not None:
         return cancelled
     if slurm_state in _BY_STATE:
         return Cause(_BY_STATE[slurm_state], f"Slurm says {slurm_state}")

@@ -19,7 +19,8 @@ def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -
         is_same_job: Slurm has started the attempt's job again, so that the job's state is that of the new attempt.
     """
     state = None if is_same_job else job_state(attempt.job_id, tag_of(run_dir, attempt.submission))
-    cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
+    job = attempt.job_id if attempt.job_id.isdecimal() else None  # a member of an array has another number of its own
+    cause = cause_of_failure(read_log(run_dir, attempt.number), job=job, slurm_state=state, was_requeued=is_same_job)
     return asked_of_the_site(cause, run_dir, attempt)
 
 

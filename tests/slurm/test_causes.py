@@ -29,6 +29,11 @@ def job_ends(reason: str) -> str:
         (job_ends(" DUE TO JOB REQUEUE"), causes.REQUEUED),
         (job_ends(" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), causes.NODE_FAILURE),
         ("step 3\n" + STEP_ENDS + "srun: error: gn01: task 1: Killed\n", causes.FAILED),
+        (job_ends(" DUE TO TIME LIMIT").replace("36259651", "7") + "srun: error: gn01: task 1: Killed\n", causes.FAILED),
+        ("we read: error: *** JOB 36259651 ON gn01 CANCELLED AT x ***\nsrun: error: gn01: task 1: Killed\n", causes.FAILED),
+        ("20%|##  | " + job_ends("").partition("\n")[2], causes.CANCELLED),
+        ("Node failure on gn03 is what we read\nsrun: error: gn01: task 1: Killed\n", causes.FAILED),
+        ("srun is never Out Of Memory\nsrun: error: gn01: task 1: Killed\n", causes.FAILED),
         ("OSError: [Errno 28] No space left on device\nsrun: error: gn01: task 0: Exited with exit code 1\n", causes.DISK_FULL),
         ("error: the disk is full while writing x\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.DISK_FULL),
         (
@@ -65,7 +70,7 @@ def job_ends(reason: str) -> str:
     ],
 )
 def test_what_the_log_says(log: str, cause: str) -> None:
-    assert cause_of_failure(log).name == cause
+    assert cause_of_failure(log, job="36259651").name == cause
 
 
 def test_a_disk_that_has_room_is_not_full(tmp_path: Path) -> None:
