@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.levels import documents_of, gain_of_equals
 from conversion.measuring.intervals import ratio_goes_with_size, share_interval
 from conversion.measuring.significance import Difference, holm, mcnemar_p_value, paired_difference, sign_flip_p_value, with_seeds
 
@@ -165,11 +166,8 @@ def test_intervals_of_grouped_shares_cover():
 def test_equal_methods_that_seeds_vary_are_sure_at_the_level(num_languages: int) -> None:
     """Every seed moves all languages of a method by about a point, as in fine-tuning; over languages alone 70 % of equal pairs were sure."""
     rng = np.random.default_rng(0)
-    sure = 0
-    for _ in range(150):  # of seeds, of languages, of both together
-        ours, theirs = sum(rng.normal(size=(2, *shape)) for shape in ((5, 1), (1, num_languages), (5, num_languages)))
-        found = paired_difference(ours.mean(axis=0), theirs.mean(axis=0))
-        sure += with_seeds(found, (ours - theirs).mean(axis=1).tolist()).p_value < 0.05
+    pairs = [gain_of_equals(rng, seeds=5, languages=num_languages, seed_deviation=1.0) for _ in range(150)]
+    sure = sum(found.p_value < 0.05 for found in pairs)
     assert sure <= 0.05 * 150 + 2 * (0.05 * 0.95 * 150) ** 0.5
 
 
@@ -184,12 +182,8 @@ def test_seeds_that_agree_leave_a_difference_sure_and_one_seed_leaves_none() -> 
 def test_ratios_of_documents_of_very_different_lengths(units: int) -> None:
     """Intervals cover and tests hold their level where a few documents have most of the bytes; t over all documents covered 76 % at 10."""
     rng = np.random.default_rng(units)
-    covered = sure = 0
-    for _ in range(300):
-        sizes = np.exp(rng.normal(7, 1.5, units))
-        differences = sizes * rng.normal(0, 0.3, units)
-        found = paired_difference(differences, np.zeros(units), sizes)
-        covered, sure = covered + (found.low <= 0 <= found.high), sure + (found.p_value < 0.05)
+    sizes = np.exp(rng.normal(7, 1.5, 100_000))
+    covered, sure, _ = np.sum([documents_of(rng, sizes, slope=0, number=units) for _ in range(300)], axis=0)
     assert covered >= 0.92 * 300 and sure <= 0.08 * 300
 
 
