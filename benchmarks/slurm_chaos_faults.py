@@ -165,10 +165,14 @@ def full_disk(case: Case) -> None:
     case.kill()
 
 
-def read_only(case: Case, seconds: float) -> None:
+def read_only(case: Case) -> None:
+    """The disk is so when a link begins, whose log cannot be opened."""
+    hold(case)
+    case.until(lambda: case.running() is None)
     subprocess.run(["mount", "-o", "remount,ro", str(case.base.parent)], check=True)
-    time.sleep(seconds)
-    subprocess.run(["mount", "-o", "remount,rw", str(case.base.parent)], check=True)
+    case.undo.append(lambda: subprocess.run(["mount", "-o", "remount,rw", str(case.base.parent)], check=True))
+    for job_id in case.queue() or {}:
+        case.sh("scontrol", "release", job_id)
 
 
 def wrapped(case: Case, script: str, *programs: str) -> None:
@@ -317,7 +321,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a rank stands still", lambda case: case.kill(case.chance.randint(1, 3), "STOP"), (why.FAILED, why.HUNG), may_pass=True),
     Fault("rank 0 stands still", lambda case: case.kill(0, "STOP"), (why.HUNG, why.FAILED)),
     Fault("a rank leaves with 1", lambda case: case.ask_rank("exit", 1), KILLED),
-    Fault("a rank leaves with 0", lambda case: case.ask_rank("exit", 0), (why.FAILED, why.SIGNALLED, why.TIME_LIMIT), may_pass=True),
+    Fault("a rank leaves with 0", lambda case: case.ask_rank("exit", 0), (why.FAILED, why.HUNG)),
     Fault("a rank leaves with 2", lambda case: case.ask_rank("exit", 2), KILLED),
     *(Fault(f"{name} in a save", lambda case, name=name: case.ask_rank("save", name, 0), KILLED) for name in ("ESTALE", "EIO", "ETIMEDOUT", "ECONNRESET")),
     Fault("ENOSPC in a save, disk with room", lambda case: case.ask_rank("save", "ENOSPC", 0), KILLED),
@@ -332,11 +336,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a file for a checkpoint", lambda case: spoil(case, file_instead), KILLED, damages=True),
     Fault("half a checkpoint left", lambda case: spoil(case, lambda path: (path.parent / ".step_0000999.partial" / "weights").mkdir(parents=True)), KILLED),
     Fault("a line of the metrics cut", lambda case: (case.kill(0), (case.run_dir / "metrics.jsonl").open("a").write('{"step": 1')), KILLED),
-    Fault("record of the attempt cut", lambda case: ruin(case, "attempts/001/attempt.json"), KILLED, goes_on=False, damages=True, alone=True),
+    Fault("record of the attempt cut", lambda case: ruin(case, "attempts/001/attempt.json"), goes_on=False, damages=True, alone=True),
     Fault("recipe emptied", lambda case: ruin(case, "recipe.json"), KILLED, goes_on=False, damages=True, alone=True),
     Fault("log of the attempt gone", lambda case: ((case.run_dir / "attempts/latest/log.txt").unlink(missing_ok=True), case.kill()), DOWN),
     Fault("disk full", full_disk, (*KILLED, why.DISK_FULL), goes_on=False, alone=True),
-    Fault("disk read-only for 4 s", lambda case: read_only(case, 4), (*KILLED, why.REFUSED, why.VANISHED), goes_on=False, alone=True),
+    Fault("disk read-only", read_only, (*KILLED, why.REFUSED, why.VANISHED), goes_on=False, alone=True),
+    Fault("EROFS in a save", lambda case: case.ask_rank("save", "EROFS", 0), (why.REFUSED,), goes_on=False),
     Fault("node off", node_off, DOWN),
     Fault("first node off", lambda case: node_off(case, first=True), DOWN),
     Fault("both nodes off", lambda case: node_off(case, both=True), DOWN),

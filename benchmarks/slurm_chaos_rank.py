@@ -53,17 +53,33 @@ def suffer(run_dir: Path) -> None:
     os._exit(wanted["value"])
 
 
+def beats(run_dir: Path) -> dict[int, str]:
+    """What each other rank wrote last, of those that have not left because they were told to."""
+    paths = {rank: run_dir / f"rank_{rank}.beat" for rank in range(1, int(os.environ.get("SLURM_NTASKS", "1")))}
+    found = {rank: path.read_text() for rank, path in paths.items() if path.exists()}
+    return {rank: text for rank, text in found.items() if text != "left"}
+
+
+def meet_others(run_dir: Path) -> None:
+    """As a step's collectives do: wait until every other rank was there since."""
+    before = beats(run_dir)
+    while any(beats(run_dir).get(rank) == text for rank, text in before.items()):
+        time.sleep(0.02)
+
+
 def wait(run_dir: Path, steps: int) -> int:
     """Until the end of rank 0, whose steps the watchdog of this rank sees as it would see its own part of them."""
-    leaving, seen = light_training.meet(run_dir), 0
+    own, leaving, seen = run_dir / f"rank_{RANK}.beat", light_training.meet(run_dir), 0
     with Watchdog(factor=20.0, least_seconds=3.0, other_seconds=60.0, rank=RANK) as watchdog:
         while not leaving and not (run_dir / CHECKPOINTS_NAME / checkpoint_name(steps)).exists():
             suffer(run_dir)
+            own.write_text(str(time.monotonic_ns()))
             step = max((record["step"] for record in last_records(run_dir / METRICS_NAME, 1)), default=0)
             if step != seen:
                 watchdog.step_ended(step)
                 seen = step
-            time.sleep(0.05)
+            time.sleep(0.04)
+    own.write_text("left")
     return command.DONE
 
 
@@ -73,6 +89,7 @@ def main() -> int:
 
     def state_after(state: str) -> str:
         suffer(run_dir)
+        meet_others(run_dir)
         return next_state(state)
 
     def save_or_fail(run_dir: Path, step: int, *rest: Any) -> None:

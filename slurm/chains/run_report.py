@@ -32,7 +32,8 @@ class RunReport:
         step: newest one in the metrics, at most an attempt ahead of `saved_step`.
         seconds_to_end: of training at the speed of the last metrics; None where that is not known.
         waiting_jobs: links that have not started.
-        waits_because: of the first of them, where none runs: Slurm's reason, and what to do where there is something.
+        waits_because: of the first of them, where none runs, or of one that has started and does not run: Slurm's reason, and what to do where
+            there is something.
         first_step: its memory beside that of the run's rehearsal; empty where nothing was compared.
     """
 
@@ -89,7 +90,7 @@ def report_run(run_dir: Path) -> RunReport:
         running_job=running.job_id if running else None,
         waiting_jobs=tuple(job.job_id for job in jobs if job.is_waiting),
         attempts=tuple(attempts),
-        waits_because="" if running or not jobs else why_it_waits(held or jobs[0]),
+        waits_because=why_it_waits(running or held or jobs[0]) if jobs else "",
         first_step=_first_step(run_dir),
     )
 
@@ -129,7 +130,10 @@ def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[Q
 
 
 def why_it_waits(job: QueuedJob) -> str:
-    """Slurm's reason, and what to do where there is something."""
+    """Slurm's reason, and what to do where there is something; "" of a job that runs."""
+    if not job.is_waiting:
+        resume = f"; `scontrol resume {job.job_id}`, which takes an operator, lets it go on" if job.state == "SUSPENDED" else ""
+        return "" if job.state == "RUNNING" else f"job {job.job_id} is {job.state.lower()}{resume}"
     if "held" in job.reason.lower() or job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT"):
         return f"job {job.job_id} is held for Slurm's reason {job.reason}; `scontrol release {job.job_id}` lets it start"
     excluded = (

@@ -24,6 +24,7 @@ from common.lease import Fence, take_lease, this_process
 from recipes.rules.schema import Recipe, recipe_from_mapping
 from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
 from recipes.runs.watchdog import Watchdog
+from recipes.training.metrics_file import MetricsFile
 
 
 def recipe(steps: int, every: int, nodes: int = 1) -> Recipe:
@@ -96,9 +97,7 @@ def train_with(lease: Fence, leaving: list[int], arguments: argparse.Namespace) 
     record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
     newest = newest_checkpoint(run_dir, contents=True)
     step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
-    metrics = run_dir / METRICS_NAME
-    kept = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= step] if metrics.exists() else []
-    metrics.write_text("".join(f"{line}\n" for line in kept))
+    MetricsFile(run_dir / METRICS_NAME, may_write=lambda: True).forget(last_step=step)
     with Watchdog(factor=20.0, least_seconds=2.0, other_seconds=60.0, rank=0) as watchdog:
         return steps_of(step, state, watchdog, lease, leaving, arguments)
 

@@ -12,8 +12,8 @@ from slurm import status, stop
 from slurm.chains import causes
 from slurm.chains.attempts import Attempt, End
 from slurm.chains.chain import ChainPlan
-from slurm.chains.run_report import RunReport, render_report, report_run
-from slurm.jobs.queue import exclude_nodes
+from slurm.chains.run_report import RunReport, render_report, report_run, why_it_waits
+from slurm.jobs.queue import QueuedJob, exclude_nodes
 from tests.slurm.chains import light_chain
 from tests.slurm.running_slurm import RunningSlurm
 
@@ -47,6 +47,15 @@ def test_a_report_is_readable() -> None:
 def test_a_report_names_why_links_wait() -> None:
     waiting = replace(REPORT, state="waiting", running_job=None, waits_because="job 43 waits for Slurm's reason BadConstraints")
     assert render_report(waiting).splitlines()[:2] == ["runs/sl: waiting, 2 links wait", "job 43 waits for Slurm's reason BadConstraints"]
+
+
+def test_a_job_that_has_started_and_does_not_run_is_told() -> None:
+    told = {state: why_it_waits(QueuedJob("42", state, "None", ("gn01",))) for state in ("RUNNING", "COMPLETING", "SUSPENDED")}
+    assert told == {
+        "RUNNING": "",
+        "COMPLETING": "job 42 is completing",
+        "SUSPENDED": "job 42 is suspended; `scontrol resume 42`, which takes an operator, lets it go on",
+    }
 
 
 def test_a_report_has_the_first_step_beside_the_rehearsal() -> None:
