@@ -15,9 +15,9 @@ if [ -n "${SCION_CACHE_DIR:-}" ]; then
     export HF_HOME="$SCION_CACHE_DIR/huggingface"
 fi
 
-# Addresses: the first node of the allocation, and a port of the job's own, as jobs may share a node (array members have job ids of their own).
+# Addresses: the first node of the allocation, where this runs (what scontrol prints may begin with words of the site), and a port of the job's own, as jobs may share a node (array members have job ids of their own).
 # A site may have another name for a node on its fast network, or names that stand first for IPv6, which its nodes cannot use.
-MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)${SCION_ADDRESS_SUFFIX:-}"
+MASTER_ADDR="${SLURMD_NODENAME:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}${SCION_ADDRESS_SUFFIX:-}"
 if [ -n "${SCION_ADDRESS_IPV4:-}" ]; then
     SCION_ADDRESSES="$(getent ahostsv4 "$MASTER_ADDR")" || {
         echo "error: $MASTER_ADDR has no IPv4 address; see address_suffix and address_ipv4 in the cluster file" >&2

@@ -27,6 +27,7 @@ _SENT = re.compile(r"(\d+)(?:;\S*)?")
 _ENDED_LINE = re.compile(r"([A-Z_]+)[^|]*\|(.*)")  # CANCELLED by 1000
 _TIME_LEFT = re.compile(r"(?:(\d+)-)?(\d+(?::\d+)*)")
 _NODE_STATE = re.compile(r"(\S+) (\S+)")
+_NODE_NAME = re.compile(r"([A-Za-z0-9][\w.-]*)")
 _NODE_LINE = re.compile(r"([^|\s]+)\|([^|\s]+)\|(.*)")
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _patience_seconds = contextvars.ContextVar("patience_seconds", default=0.0)
@@ -261,7 +262,9 @@ def expand_nodes(nodes: str) -> tuple[str, ...]:
     """The names that Slurm's short form stands for: gn[01-03] -> gn01, gn02, gn03."""
     if "[" not in nodes:
         return tuple(nodes.split(",")) if nodes else ()
-    return tuple(ask("scontrol", "show", "hostnames", nodes).split())
+    names = ask_lines(_NODE_NAME, "scontrol", "show", "hostnames", nodes)
+    begins = tuple(re.findall(r"(?:^|,)([^,\[]+)", re.sub(r"\[[^]]*\]", "[", nodes)))
+    return tuple(name for (name,) in names if name.startswith(begins))  # a site's script may have printed words of its own
 
 
 @contextlib.contextmanager

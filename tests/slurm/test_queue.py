@@ -13,6 +13,7 @@ from slurm.jobs.queue import (
     QueuedJob,
     Tag,
     cancel_jobs,
+    expand_nodes,
     gpu_count,
     job_state,
     own_job_id,
@@ -121,3 +122,8 @@ def test_a_held_job_is_named_with_what_releases_it() -> None:
     held = QueuedJob("7", "PENDING", "launch failed requeued held", ())
     assert why_it_waits(held) == "job 7 is held for Slurm's reason launch failed requeued held; `scontrol release 7` lets it start"
     assert replace(held, state="REQUEUE_HOLD").is_waiting
+
+
+def test_nodes_are_those_that_the_short_form_can_stand_for(answer: Path) -> None:
+    program(answer, "scontrol", "echo '--> Site: welcome'; echo welcome; printf '%s\\n' gn01x2 gn02x2 a1; echo bye")
+    assert expand_nodes("gn[01-02]x[2,3],a1") == ("gn01x2", "gn02x2", "a1")
