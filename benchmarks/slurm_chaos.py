@@ -33,6 +33,7 @@ from typing import Any
 
 from benchmarks.slurm_chaos_faults import FAULTS, Fault
 from benchmarks.slurm_chaos_rank import fault_path
+from common import command
 from common.artifacts import MANIFEST_NAME
 from common.tables import markdown_table
 from slurm.chains import causes as why
@@ -225,6 +226,12 @@ class Case:
     def put_right(self) -> None:
         while self.undo:
             self.undo.pop()()
+        nodes = [f"gn{number:02d}" for number in range(1, NODES + 1)]
+        for node in nodes:
+            if self.sh("sinfo", "--noheader", f"--nodes={node}", "--format=%T").split()[:1] not in (["idle"], ["mixed"], ["allocated"]):
+                for action in ("power-on", "start-slurmd"):  # which do nothing where there is nothing to do
+                    self.sh(self.chain.slurm.tool, "--state", self.chain.slurm.state, "node", action, node)
+                self.sh("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def settle(self) -> None:
         """Wait for the end; where the run stops or is stuck, do what the status says."""
@@ -339,6 +346,7 @@ def main() -> int:
     parser.add_argument("--singles", type=int, default=60)
     parser.add_argument("--combined", type=int, default=30)
     parser.add_argument("--only", default="", help="cases whose faults' names have this in them")
+    parser.add_argument("--first", type=int, default=1, help="number of the case to begin with")
     parser.add_argument("--send", type=Path, help="only send the chain of this run, and print the numbers of its jobs")
     parser.add_argument("--die", action="store_true", help="with --send: before the number of the first is written down")
     arguments = parser.parse_args()
@@ -351,7 +359,7 @@ def main() -> int:
     cases = [
         (number, faults)
         for number, faults in enumerate(chosen(arguments.seed, arguments.singles, arguments.combined), 1)
-        if re.search(arguments.only, " + ".join(fault.name for fault in faults))
+        if number >= arguments.first and re.search(arguments.only, " + ".join(fault.name for fault in faults))
     ]
     rows, wrong, looks = [], 0, 0
     with tempfile.TemporaryDirectory(prefix="chaos.") as folder, own_disk(Path(folder) / "disk"):
@@ -387,4 +395,4 @@ def own_disk(place: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(lambda argv: main())

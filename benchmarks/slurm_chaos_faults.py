@@ -303,7 +303,7 @@ def free_dependencies(case: Case) -> None:
     time.sleep(4)
 
 
-DOWN = (why.NODE_FAILURE, why.REQUEUED, why.FAILED, why.VANISHED, why.TAKEN_OVER)
+DOWN = (why.NODE_FAILURE, why.REQUEUED, why.FAILED, why.VANISHED, why.TAKEN_OVER, why.HUNG)
 KILLED = (why.FAILED,)
 BANNER = (
     'echo "--> Site: maintenance on 12 May"; echo "Welcome | 7 | to GALILEO" >&2; {real} "$@"; code=$?; echo "<-- Site: bye"; exit $code'
