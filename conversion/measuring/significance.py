@@ -128,7 +128,9 @@ def with_seeds(found: Difference, by_seed: Sequence[float]) -> Difference:
     """The same difference where both runs were trained with several seeds, which vary it as items or languages do: both are random and crossed.
 
     The two parts of its variance add up (of units and of seeds; Owen 2007, The pigeonhole bootstrap, section 4), with the degrees of freedom of
-    Satterthwaite (1946); the p-value is the larger of that t test's and of the test over units alone.  One seed does not say how seeds vary.
+    Satterthwaite (1946).  Two or three seeds that happen to agree would make that too sure (levels of 0.08 to 0.12, `benchmarks.levels`), so the
+    p-value is the largest of that t test's, of the one over seeds and of the test over units, and the interval the widest.  One seed does not say
+    how seeds vary.
 
     Args:
         found: over units, of means over the seeds.
@@ -141,12 +143,12 @@ def with_seeds(found: Difference, by_seed: Sequence[float]) -> Difference:
     if found.units < 2 or not math.isfinite(found.high - found.low):
         return found
     parts = ((found.high - found.low) / 2 / t_quantile(found.units)) ** 2, float(np.var(by_seed, ddof=1)) / len(by_seed)
-    error = math.sqrt(sum(parts))
-    if error == 0:
+    if sum(parts) == 0:
         return found
-    freedom = sum(parts) ** 2 / sum(part**2 / (units - 1) for part, units in zip(parts, (found.units, len(by_seed))))
-    half = float(t.ppf(0.5 + LEVEL / 2, freedom)) * error
-    p_value = 2 * float(t.sf(abs(found.value) / error, freedom))
+    together = sum(parts) ** 2 / sum(part**2 / (units - 1) for part, units in zip(parts, (found.units, len(by_seed))))
+    errors = [(math.sqrt(sum(parts)), together), (math.sqrt(parts[1]), len(by_seed) - 1)]  # standard error, degrees of freedom
+    half = max(float(t.ppf(0.5 + LEVEL / 2, freedom)) * error for error, freedom in errors)
+    p_value = max(2 * float(t.sf(abs(found.value) / error, freedom)) for error, freedom in errors if error > 0)
     return replace(found, low=found.value - half, high=found.value + half, p_value=max(found.p_value, p_value))
 
 

@@ -162,11 +162,11 @@ def test_intervals_of_grouped_shares_cover():
         assert missed / 300 <= 0.05 + 0.05, n
 
 
-@pytest.mark.parametrize("num_languages", [10, 100, 300])
-def test_equal_methods_that_seeds_vary_are_sure_at_the_level(num_languages: int) -> None:
+@pytest.mark.parametrize(("num_seeds", "num_languages"), [(2, 30), (2, 300), (3, 100), (5, 10), (5, 300)])
+def test_equal_methods_that_seeds_vary_are_sure_at_the_level(num_seeds: int, num_languages: int) -> None:
     """Every seed moves all languages of a method by about a point, as in fine-tuning; over languages alone 70 % of equal pairs were sure."""
-    rng = np.random.default_rng(0)
-    pairs = [gain_of_equals(rng, seeds=5, languages=num_languages, seed_deviation=1.0) for _ in range(150)]
+    rng = np.random.default_rng(1)
+    pairs = [gain_of_equals(rng, seeds=num_seeds, languages=num_languages, seed_deviation=1.0) for _ in range(150)]
     sure = sum(found.p_value < 0.05 for found in pairs)
     assert sure <= 0.05 * 150 + 2 * (0.05 * 0.95 * 150) ** 0.5
 
