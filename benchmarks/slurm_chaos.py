@@ -176,7 +176,7 @@ class Case:
         loader.exec_module(module)
         return module.Cluster(self.chain.slurm.state)
 
-    def stop_daemon(self, role: str, seconds: float, *, number: int = signal.SIGKILL, clear: bool = False) -> None:
+    def stop_daemon(self, role: str, seconds: float, *, number: int = signal.SIGKILL, forgets: bool = False) -> None:
         cluster = self.daemons()
         daemon = cluster.proc(role)
         daemon.kill(number)
@@ -185,10 +185,10 @@ class Case:
             daemon.kill(signal.SIGCONT)
             return
         daemon.gone(10)
-        words = {
-            "slurmctld": ["slurmctld", "-D", "-f", cluster.dir / "etc/slurm.conf", *(["-c"] if clear else [])],
-            "slurmdbd": ["slurmdbd", "-D"],
-        }
+        if forgets:
+            shutil.rmtree(cluster.dir / "state")
+            (cluster.dir / "state").mkdir()
+        words = {"slurmctld": ["slurmctld", "-D", "-f", cluster.dir / "etc/slurm.conf"], "slurmdbd": ["slurmdbd", "-D"]}
         with cluster.lock():
             cluster.spawn(role, "login", words[role])
         self.until(lambda: self.queue() is not None)
@@ -277,7 +277,7 @@ class Case:
             self.lies.append(f"causes {', '.join(sorted(wrong))}; expected {', '.join(sorted(allowed))}")
         if len(self.faults) == 1 and self.faults[0].causes and found == {why.FINISHED} and not self.faults[0].may_pass:
             self.lies.append("the fault left no trace")
-        if len(self.faults) == 1 and self.faults[0].goes_on == bool(self.again):
+        if len(self.faults) == 1 and self.faults[0].goes_on not in (None, not self.again):
             self.lies.append(f"submitted again {self.again} times")
         if not any(fault.damages for fault in self.faults):
             for before, after in zip(attempts, attempts[1:]):
@@ -319,16 +319,17 @@ def others(chain: LightChain, *, make: bool = True) -> dict[str, str]:
     words = ["squeue", "--noheader", f"--nodelist={THEIR_NODE}", "--states=RUNNING", "--format=%i|%S|%k"]
     lines = [line.split("|") for line in chain.slurm.run(*words).stdout.splitlines() if line.count("|") == 2]
     found = {job_id: start for job_id, start, comment in lines if comment.startswith(("scion-", "theirs"))}
-    if make and len(found) < 3:
-        chain.slurm.run("scontrol", "create", "reservation", "ReservationName=theirs", f"Nodes={THEIR_NODE}", "Users=root", "StartTime=now",
-                        "Duration=UNLIMITED")  # fmt: skip
-        comment = run_tag(chain.run_dir, 1).comment
-        for theirs in (f"{comment}0", comment[:-1], "theirs"):
-            words = ["--reservation=theirs", "--job-name=light", f"--comment={theirs}", f"--account={ACCOUNT}", "--mem=1G", "--ntasks=1"]
+    end = time.monotonic() + 40
+    comment = run_tag(chain.run_dir, 1).comment
+    while make and len(found) < 3 and time.monotonic() < end:
+        node = ("ReservationName=theirs", f"Nodes={THEIR_NODE}", "Users=root", "StartTime=now", "Duration=UNLIMITED")
+        chain.slurm.run("scontrol", "create", "reservation", *node, check=False)  # refused where it is there
+        theirs = (f"{comment}0", comment[:-1], "theirs")[len(found)]
+        words = ["--reservation=theirs", "--job-name=light", f"--comment={theirs}", f"--account={ACCOUNT}", "--mem=1G", "--ntasks=1"]
+        with contextlib.suppress(subprocess.CalledProcessError):
             chain.slurm.submit("#!/bin/bash\nsleep 86400\n", *words, "--time=23:00:00", "--output=/dev/null")
-        deadline = time.monotonic() + 30
-        while len(found := others(chain, make=False)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.3)
+        time.sleep(2)
+        found = others(chain, make=False)
     return found
 
 

@@ -41,7 +41,7 @@ class Fault:
 
     Attributes:
         causes: that attempts may end with for it.
-        goes_on: without that anybody submits again.
+        goes_on: without that anybody submits again; None: perhaps.
         early: done before the chain is sent.
         damages: checkpoints or records that were written.
         may_pass: an attempt may end as if nothing had been.
@@ -51,7 +51,7 @@ class Fault:
     name: str
     do: Callable[[Case], object]
     causes: tuple[str, ...] = ()
-    goes_on: bool = True
+    goes_on: bool | None = True
     early: bool = False
     damages: bool = False
     may_pass: bool = False
@@ -108,7 +108,7 @@ def lost_state(case: Case) -> None:
     first, conf = int(case.chain.job_ids[0]), case.chain.slurm.state / "etc" / "slurm.conf"
     lines = [f"FirstJobId={first}" if line.startswith("FirstJobId=") else line for line in conf.read_text().splitlines()]
     conf.write_text("\n".join([*lines, ""]))
-    case.stop_daemon("slurmctld", 0.5, clear=True)
+    case.stop_daemon("slurmctld", 0.5, forgets=True)
     ids = [case.chain.slurm.submit("#!/bin/bash\nsleep 600\n", f"--account={ACCOUNT}", "--hold", "--time=10") for _ in range(3)]
     if str(first) not in map(str, ids):
         case.lies.append(f"the numbers {first} were not given out again: {ids}")
@@ -160,9 +160,15 @@ def file_instead(path: Path) -> None:
 def full_disk(case: Case) -> None:
     filler = case.base / "filler"
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=64k"], check=False, capture_output=True)
-    case.undo.append(lambda: filler.unlink(missing_ok=True))
     time.sleep(2)
     case.kill()
+
+    def free() -> None:
+        if "disk" not in (reason := report_run(case.run_dir).reason):
+            case.lies.append(f"status does not say that the disk is full: {reason}")
+        filler.unlink()
+
+    case.undo.append(free)
 
 
 def read_only(case: Case) -> None:
@@ -353,12 +359,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("node drained, a rank killed", lambda case: (set_node(case, "DRAIN"), case.kill()), (*KILLED, why.NODE_FAILURE)),
     Fault("node set down", lambda case: set_node(case, "DOWN"), DOWN),
     Fault("controller killed, 1 s", lambda case: case.stop_daemon("slurmctld", 1)),
-    Fault("controller killed, 8 s, a rank killed", lambda case: (case.kill(), case.stop_daemon("slurmctld", 8)), KILLED),
+    Fault("controller killed, 8 s, a rank killed", lambda case: (case.kill(), case.stop_daemon("slurmctld", 8)), (*KILLED, why.HUNG)),
     Fault("controller hangs for 12 s", lambda case: case.stop_daemon("slurmctld", 12, number=signal.SIGSTOP)),
-    Fault("controller hangs, a rank killed", lambda case: (case.kill(), case.stop_daemon("slurmctld", 12, number=signal.SIGSTOP)), KILLED),
+    Fault("controller hangs, a rank killed", lambda case: (case.kill(), case.stop_daemon("slurmctld", 12, number=signal.SIGSTOP)), (*KILLED, why.HUNG)),
     Fault("accounting killed", lambda case: case.stop_daemon("slurmdbd", 4)),
     Fault("accounting hangs, script killed", lambda case: (kill_script(case), case.stop_daemon("slurmdbd", 8, number=signal.SIGSTOP)), DOWN),
-    Fault("controller forgets, numbers again", lost_state, DOWN, goes_on=False, alone=True),
+    Fault("controller forgets, numbers again", lost_state, (*DOWN, why.CANCELLED), goes_on=None, may_pass=True, alone=True),
     Fault("preempted", preempt, (why.PREEMPTED, why.REQUEUED)),
     Fault("requeued", on_running("scontrol", "requeue"), (why.REQUEUED,)),
     Fault("requeued and held", on_running("scontrol", "requeuehold"), (why.REQUEUED,)),
@@ -368,7 +374,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("waiting link cancelled", lambda case: case.sh("scancel", case.waiting() or "0")),
     Fault("all links cancelled", lambda case: case.sh("scancel", *case.chain.job_ids), (why.CANCELLED,), goes_on=False),
     Fault("steps signalled USR1", on_running("scancel", "--signal=USR1"), (why.SIGNALLED,)),
-    Fault("steps signalled KILL", on_running("scancel", "--signal=KILL"), KILLED),
+    Fault("steps signalled KILL", on_running("scancel", "--signal=KILL"), (why.CANCELLED,), goes_on=False),
     Fault("script signalled TERM", on_running("scancel", "--batch", "--signal=TERM"), may_pass=True),
     Fault("script killed", lambda case: kill_script(case), DOWN),
     Fault("srun killed", lambda case: case.kill_like("^srun .*slurm_chaos_rank"), DOWN),

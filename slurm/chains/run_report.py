@@ -10,6 +10,7 @@ from pathlib import Path
 from common.tables import markdown_table
 from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import read_first_steps, verdict
+from recipes.runs.run_dir import is_disk_full
 from slurm.chains.attempts import Attempt, End, read_attempts
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
 from slurm.chains.run_state import RunState, full_step_seconds, read_recipe, read_run_state
@@ -54,7 +55,7 @@ class RunReport:
 
 
 def report_run(run_dir: Path) -> RunReport:
-    """Read everything; writes nothing.
+    """Read everything; writes nothing but, of a run that has stopped, a file that is removed at once, to see whether the disk is full.
 
     Raises:
         ValueError: if the directory is none, or Slurm does not answer.
@@ -75,12 +76,15 @@ def report_run(run_dir: Path) -> RunReport:
         limits=submission.claim.limits if submission else Limits(),
         submission=submission.number if submission else None,
     )
-    metrics = state.metrics
+    metrics, told = state.metrics, _state(decision, jobs, running, submission)
+    reason = decision.reason if ended or not attempts else "the first attempt runs"
+    if told in (STOPPED, OUT_OF_LINKS) and is_disk_full(run_dir):  # on which nothing could be written of why
+        reason += "; its disk is full now: free some space first"
     step = max(int(metrics.get("step", 0)), state.saved_step)
     return RunReport(
         run=str(run_dir),
-        state=_state(decision, jobs, running, submission),
-        reason=decision.reason if ended or not attempts else "the first attempt runs",
+        state=told,
+        reason=reason,
         step=step,
         saved_step=state.saved_step,
         total_steps=state.total_steps,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm import status, stop
-from slurm.chains import causes
+from slurm.chains import causes, run_report
 from slurm.chains.attempts import Attempt, End
 from slurm.chains.chain import ChainPlan
 from slurm.chains.run_report import RunReport, render_report, report_run, why_it_waits
@@ -120,7 +120,7 @@ def test_a_run_is_watched_stopped_and_taken_up_again(slurm: RunningSlurm, tmp_pa
         assert f"{run_dir}: finished\nfinished: 300 of 300 steps" in capsys.readouterr().out
 
 
-def test_status_of_a_run_whose_job_died_without_a_word(slurm: RunningSlurm, tmp_path: Path) -> None:
+def test_status_of_a_run_whose_job_died_without_a_word(slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with light_chain(slurm, tmp_path / "run") as chain:
         (job_id,) = chain.submit("--steps", 300, plan=ChainPlan(links=1))
         chain.wait_for_step(7)
@@ -130,3 +130,5 @@ def test_status_of_a_run_whose_job_died_without_a_word(slurm: RunningSlurm, tmp_
         report = report_run(chain.run_dir)
         assert report.state == "out of links" and report.attempts[0].end is not None
         assert report.attempts[0].end.cause in (causes.FAILED, causes.VANISHED) and report.attempts[0].end.step == report.saved_step
+        monkeypatch.setattr(run_report, "is_disk_full", lambda place: place == chain.run_dir)
+        assert report_run(chain.run_dir).reason == f"{report.reason}; its disk is full now: free some space first"
