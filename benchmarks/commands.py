@@ -46,15 +46,6 @@ def opt_inputs(base: Path, *shape: str | int, vocab_size: int) -> None:
     made(base / "nemo", "conversion.hf_to_nemo", "--input", hf)
 
 
-def last_checkpoint(run: Path, *, num_steps: int, log_every: int, overrides: tuple[str, ...]) -> Path:
-    """Of a run of `demo_pretrain`, trained unless it is there."""
-    last = run / "checkpoints" / f"step_{num_steps:07d}"
-    if not last.exists():
-        steps = (f"schedule.max_steps={num_steps}", f"run.checkpoint_every_steps={num_steps}", f"run.log_every_steps={log_every}")
-        call("recipes.train", "--recipe", "demo_pretrain", "--output", run, *overrides, *steps)
-    return last
-
-
 def require_same_settings(output: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to put what a study makes beside what was made with other settings; the first call writes them down."""
     path = output / "settings.json"
