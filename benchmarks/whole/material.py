@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from benchmarks import conversion, saving, training
 from benchmarks.commands import made, opt_inputs, require_same_settings
@@ -22,10 +21,6 @@ from recipes.runs.run_dir import checkpoint_name
 
 PEERS_OF_CONVERSION = ROOT / "benchmarks" / "conversion_peers.py"
 VOCAB_SIZE = 16_000
-# Llamas as wide as 3.2 1B with fewer tokens and more and more layers, for what conversion costs by GB: 0.25, 0.62 and 2.6 in bfloat16.
-_GROWN = {layers: {**conversion.SHAPES["llama-3.2-1b"], "num_hidden_layers": layers, "vocab_size": 32_000} for layers in (1, 4, 20)}
-SHAPES: dict[str, dict[str, Any]] = {**conversion.SHAPES, **{f"llama-{layers}-layers": shape for layers, shape in _GROWN.items()}}
-GROWN = tuple(f"llama-{layers}-layers" for layers in _GROWN)
 _HELD_OUT_BYTES = 5_000
 _LEARNED_BYTES = 2_000_000
 
@@ -38,7 +33,7 @@ class Material:
         work: folder for them.
         text: files with real documents.
         megabytes: of text that the stages of data take.
-        shape: of the checkpoint to convert, see `SHAPES`.
+        shape: of the checkpoint to convert, see `conversion.SHAPES`.
         language: of the text, as datatrove calls it.
         model: Hugging Face folder of a real model.
         gguf_file: a file of the same model.
@@ -74,11 +69,7 @@ class Material:
     @cached_property
     def held_out(self) -> Path:
         """A few of them, for bits per byte."""
-        return self.held_out_of(_HELD_OUT_BYTES)
-
-    def held_out_of(self, num_bytes: int) -> Path:
-        """So many bytes or a few more."""
-        return self._written(f"held_out.{num_bytes}.jsonl.zst", num_bytes)
+        return self._written(f"held_out.{_HELD_OUT_BYTES}.jsonl.zst", _HELD_OUT_BYTES)
 
     @cached_property
     def held_out_lines(self) -> Path:
@@ -146,11 +137,6 @@ class Material:
         assert self.gguf_file is not None, "stages that need it are left out"
         return self.gguf_file
 
-    def target_tokenizer(self, vocab_size: int, among: Sequence[int]) -> Path:
-        """One of several tokenizers of `text`, which are trained together."""
-        sizes = ("--vocab-size", *map(str, among))
-        return made(self.work / "tokenizers", "data_prep.train_tokenizer", "--input", self.documents, *sizes) / f"bpe-{vocab_size}"
-
     @cached_property
     def helper(self) -> Path:
         """A model with the text's tokenizer, for methods that take one: the real model after `focus`."""
@@ -168,7 +154,7 @@ class Material:
         if not folder.exists():
             partial = self.work / f".{folder.name}"
             shutil.rmtree(partial, ignore_errors=True)
-            conversion.make_checkpoint(partial, SHAPES[self.shape], dtype=dtype, tokenizer_dir=self.tokenizer)
+            conversion.make_checkpoint(partial, conversion.SHAPES[self.shape], dtype=dtype, tokenizer_dir=self.tokenizer)
             partial.rename(folder)
         return folder
 
@@ -183,7 +169,7 @@ class Material:
     @property
     def is_llama(self) -> bool:
         """Whether the published converters know the shape."""
-        return SHAPES[self.shape]["model_type"] == "llama"
+        return conversion.SHAPES[self.shape]["model_type"] == "llama"
 
     @cached_property
     def checkpoint_by_nemo(self) -> Path:
