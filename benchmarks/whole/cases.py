@@ -12,8 +12,8 @@ Made = Callable[[Material, str], Case | Sequence[Case]]
 STAGES: dict[str, Made] = {
     "help": text_cases.help_case,
     "collect": text_cases.collect_case,
-    "clean": text_cases.clean_case,
-    "dedup": text_cases.dedup_case,
+    "clean": text_cases.clean_cases,
+    "dedup": text_cases.dedup_cases,
     "train_tokenizer": text_cases.train_tokenizer_cases,
     "mixture": text_cases.mixture_case,
     "to_megatron": text_cases.to_megatron_case,

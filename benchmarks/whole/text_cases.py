@@ -26,24 +26,35 @@ def collect_case(material: Material, peers: str) -> Case:
     return Case("collect", material.text_megabytes, UNIT, (whole, gunzip, _through(material, source, "gunzip and writing zstd")))
 
 
-def clean_case(material: Material, peers: str) -> Case:
-    """With the rules of a crawl, beside the same kinds of rules."""
-    whole = ours("data_prep.clean", "--input", f"text={material.documents}", "--filters", "web", "--workers", "1")
+def clean_cases(material: Material, peers: str) -> list[Case]:
+    """Each set of filters; the rules of a crawl beside the same kinds of rules."""
     theirs = script(
         "datatrove", "peer", "datatrove_filters.py", material.documents, material.language, python=peers, needs="datatrove",
         remark="Gopher's, C4's and FineWeb's rules alone: no mojibake, markup, lines, personal data",
     )  # fmt: skip
-    return Case("clean --filters web", material.text_megabytes, UNIT, (whole, theirs, _through(material)))
+    return [
+        Case(
+            f"clean --filters {filters}",
+            material.text_megabytes,
+            UNIT,
+            (
+                ours("data_prep.clean", "--input", f"text={material.documents}", "--filters", filters, "--workers", "1"),
+                *others,
+                _through(material),
+            ),
+        )
+        for filters, others in {"none": (), "standard": (), "web": (theirs,)}.items()
+    ]
 
 
-def dedup_case(material: Material, peers: str) -> Case:
-    """Near duplicates of documents, beside MinHash."""
-    whole = ours("data_prep.dedup", "--input", f"text={material.documents}", "--workers", "1")
-    theirs = script(
-        "datatrove", "peer", "datatrove_minhash.py", material.documents, python=peers, needs="datatrove",
-        remark="MinHash of documents; ours compares every n-gram of every paragraph",
-    )  # fmt: skip
-    return Case("dedup", material.text_megabytes, UNIT, (whole, theirs, _through(material)))
+def dedup_cases(material: Material, peers: str) -> list[Case]:
+    """Repeated paragraphs, and near-duplicate documents besides, beside MinHash of documents."""
+    cases = []
+    for option, remark in {"": "MinHash of documents; ours compares every n-gram of every paragraph", "--similar-documents": ""}.items():
+        words = ("data_prep.dedup", "--input", f"text={material.documents}", "--workers", "1", *option.split())
+        theirs = script("datatrove", "peer", "datatrove_minhash.py", material.documents, python=peers, needs="datatrove", remark=remark)
+        cases.append(Case(f"dedup {option}".strip(), material.text_megabytes, UNIT, (ours(*words), theirs, _through(material))))
+    return cases
 
 
 def train_tokenizer_cases(material: Material, peers: str) -> list[Case]:
