@@ -41,7 +41,7 @@ help:
 	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
 	@echo "make check     lint and types only"
-	@echo "make bench     benchmarks; figures go to stdout"
+	@echo "make bench TEXT='a.jsonl.gz b.jsonl.gz'  every command beside its peers and limits, into benchmark_output/ (docs/benchmarks.md)"
 
 $(READY): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed; install Python 3.11 with venv or set PYTHON=..." >&2; exit 2; }
@@ -167,7 +167,7 @@ fuzz:
 	@SCION_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(RUN) -m pytest --timeout 0 tests/conversion/formats/test_fuzz.py
 
 bench: $(READY)
-	@$(RUN) -m benchmarks.conversion
+	@$(RUN) -m benchmarks.all --text $(TEXT) --output benchmark_output
 
 clean:
 	@rm -rf $(OUTPUT) $(TINY_OUTPUT) .pytest_cache .mypy_cache .ruff_cache

@@ -12,11 +12,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.conversion import SHAPES
 from benchmarks.whole.cases import NEEDS, STAGES, cases_of
 from benchmarks.whole.commands import add_arguments, measure_stages, print_tables, require_inputs
 from benchmarks.whole.material import Material
 from benchmarks.whole.page import changes_markdown, documentation, markdown, write_page
+from benchmarks.whole.random_checkpoint import SHAPES
 from benchmarks.whole.results import changes, read_results
 from common import command
 

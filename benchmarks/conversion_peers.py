@@ -1,20 +1,14 @@
-"""The published converters on a CPU, one conversion per process: NeMo 2.7.3's importer and exporter of Llama, and Megatron-Bridge 0.3.1's.
+"""NeMo 2.7.3's own importer and exporter of Llama on a CPU, one conversion per process.
 
-Run by `benchmarks.conversion` with an interpreter that has them.  Both assume a GPU with TransformerEngine.  Here the CPU is presented
-as the device, fused kernels are off, and Bridge finds empty modules where it imports packages that need CUDA to be installed;
-reading, mapping and writing are their own.
+Both assume a GPU with TransformerEngine.  Here the CPU is presented as the device and fused kernels are off; reading, mapping and writing are their own.
 
-    PYTHON benchmarks/conversion_peers.py {NeMo,Megatron-Bridge} {import,export} SOURCE TARGET
+    PYTHON benchmarks/conversion_peers.py {import,export} SOURCE TARGET
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.machinery
-import os
 import sys
-import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,15 +16,6 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 warnings.filterwarnings("ignore")
 
-# These look for the packages that are empty modules later, and must not find them.
-LOOKS_FOR_PACKAGES = (
-    "megatron.core",
-    "megatron.core.extensions",
-    "megatron.core.models.gpt.gpt_layer_specs",
-    "megatron.core.optimizer",
-    "torch._inductor.runtime.triton_heuristics",
-    "transformers",
-)
 FUSIONS = (
     "apply_rope_fusion",
     "persist_layer_norm",
@@ -41,7 +26,7 @@ FUSIONS = (
 )
 
 
-def with_nemo(direction: str, source: str, target: str) -> None:
+def main(direction: str, source: str, target: str) -> None:
     """`llm.import_ckpt` and `llm.export_ckpt` end in these."""
     from nemo_patches.cpu_device import present_cpu_as_device
 
@@ -51,29 +36,6 @@ def with_nemo(direction: str, source: str, target: str) -> None:
     without_fusions()
     converter = {"import": HFLlamaImporter, "export": HFLlamaExporter}[direction]
     converter(source).apply(Path(target))
-
-
-def with_bridge(direction: str, source: str, target: str) -> None:
-    """`AutoBridge.import_ckpt` and `export_ckpt`; the export needs the original folder too, which lies beside."""
-    for name in LOOKS_FOR_PACKAGES:
-        importlib.import_module(name)
-    import torch
-
-    for name in ("transformer_engine", "transformer_engine.pytorch", "triton", "triton.language"):
-        sys.modules[name] = empty_module(name)
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="29517")
-    torch.cuda.set_device = lambda *a: None
-    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
-    torch.cuda.get_rng_state = lambda *a, **k: torch.get_rng_state()
-    torch.cuda.synchronize = lambda *a: None
-    from megatron.bridge import AutoBridge
-
-    without_fusions()
-    if direction == "import":
-        torch.distributed.init_process_group("gloo")
-        AutoBridge.import_ckpt(source, target)
-    else:
-        AutoBridge.from_hf_pretrained(str(Path(target).parent / "hf")).export_ckpt(source, target)
 
 
 def without_fusions() -> None:
@@ -120,37 +82,5 @@ def layer_spec(config: Any, **_: Any) -> Any:
     return spec
 
 
-class _Nothing(type):
-    """A class whose every attribute is such a class, and that leaves what it decorates as it is."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _nothing(name)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if args and callable(args[0]) else lambda function: function
-
-
-def _nothing(name: str) -> Any:
-    return _Nothing(name, (), {})
-
-
-def empty_module(name: str) -> types.ModuleType:
-    """A module in which every name is a class that does nothing."""
-    module = types.ModuleType(name)
-    module.__path__ = []
-    module.__version__ = "2.10.0"  # type: ignore[attr-defined]
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-    module.__getattr__ = lambda attribute: _module_attribute(attribute)  # type: ignore[method-assign]
-    return module
-
-
-def _module_attribute(attribute: str) -> Any:
-    if attribute.startswith("__"):
-        raise AttributeError(attribute)
-    return _nothing(attribute)
-
-
 if __name__ == "__main__":
-    {"NeMo": with_nemo, "Megatron-Bridge": with_bridge}[sys.argv[1]](*sys.argv[2:])
+    main(*sys.argv[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks import conversion
 from benchmarks.whole.case import Case, Contender, copy_of, ours, passes, script
 from benchmarks.whole.material import PEERS_OF_CONVERSION, Material
 
@@ -76,23 +75,17 @@ def conversion_cases(material: Material, peers: str) -> list[Case]:
             contenders = [ours(f"conversion.{module}", "--input", source)]
             if material.is_llama and dtype == "bfloat16":
                 contenders.append(_nemo_converter(module, material))
-            contenders += [copy_of(source), _direct_copy(material.checkpoint(dtype))]
+            contenders += [copy_of(source), script("copy by direct writes", "limit", "copy_directly.py", material.checkpoint(dtype))]
             cases.append(
                 Case(f"{module}, {material.shape} {dtype}", material.checkpoint_gigabytes(dtype), "GB", tuple(contenders), most_rounds=3)
             )
     return cases
 
 
-def _direct_copy(source: Path) -> Contender:
-    return Contender("copy by direct writes", "limit", lambda output: [sys.executable, "-c", conversion.DIRECT_COPY, source, output])
-
-
 def _nemo_converter(module: str, material: Material) -> Contender:
     direction = "import" if module == "hf_to_nemo" else "export"
     source = material.checkpoint("bfloat16") if direction == "import" else material.checkpoint_by_nemo
-    return Contender(
-        f"NeMo's {direction}er", "peer", lambda output: [sys.executable, PEERS_OF_CONVERSION, "NeMo", direction, source, output]
-    )
+    return Contender(f"NeMo's {direction}er", "peer", lambda output: [sys.executable, PEERS_OF_CONVERSION, direction, source, output])
 
 
 def from_gguf_case(material: Material, peers: str) -> Case:

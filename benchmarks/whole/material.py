@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks import conversion, saving, training
+from benchmarks import saving, training
 from benchmarks.commands import made, opt_inputs, require_same_settings
 from benchmarks.meter import ROOT
 from benchmarks.saving_rank import EVERY
+from benchmarks.whole.random_checkpoint import SHAPES
 from data_prep.reading.documents import Documents
 from recipes.runs.run_dir import checkpoint_name
 
@@ -33,7 +34,7 @@ class Material:
         work: folder for them.
         text: files with real documents.
         megabytes: of text that the stages of data take.
-        shape: of the checkpoint to convert, see `conversion.SHAPES`.
+        shape: of the checkpoint to convert, see `random_checkpoint.SHAPES`.
         language: of the text, as datatrove calls it.
         model: Hugging Face folder of a real model.
         gguf_file: a file of the same model.
@@ -154,7 +155,8 @@ class Material:
         if not folder.exists():
             partial = self.work / f".{folder.name}"
             shutil.rmtree(partial, ignore_errors=True)
-            conversion.make_checkpoint(partial, conversion.SHAPES[self.shape], dtype=dtype, tokenizer_dir=self.tokenizer)
+            words = ["-m", "benchmarks.whole.random_checkpoint", partial, self.shape, dtype, self.tokenizer]
+            subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
             partial.rename(folder)
         return folder
 
@@ -169,7 +171,7 @@ class Material:
     @property
     def is_llama(self) -> bool:
         """Whether the published converters know the shape."""
-        return conversion.SHAPES[self.shape]["model_type"] == "llama"
+        return SHAPES[self.shape]["model_type"] == "llama"
 
     @cached_property
     def checkpoint_by_nemo(self) -> Path:
@@ -178,9 +180,7 @@ class Material:
         if not folder.exists():
             partial = folder.with_name(f".{folder.name}")
             shutil.rmtree(partial, ignore_errors=True)
-            subprocess.run(
-                [sys.executable, PEERS_OF_CONVERSION, "NeMo", "import", self.checkpoint("bfloat16"), partial], cwd=ROOT, check=True
-            )
+            subprocess.run([sys.executable, PEERS_OF_CONVERSION, "import", self.checkpoint("bfloat16"), partial], cwd=ROOT, check=True)
             partial.rename(folder)
         return folder
 

@@ -24,9 +24,52 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 warnings.filterwarnings("ignore")
 
-from benchmarks.conversion_peers import FUSIONS, LOOKS_FOR_PACKAGES, empty_module  # noqa: E402
+from benchmarks.conversion_peers import FUSIONS  # noqa: E402
 
 ABSENT = ("transformer_engine", "nvidia_resiliency_ext", "megatron.energon", "modelopt")
+
+
+# These look for the packages that are empty modules later, and must not find them.
+LOOKS_FOR_PACKAGES = (
+    "megatron.core",
+    "megatron.core.extensions",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "megatron.core.optimizer",
+    "torch._inductor.runtime.triton_heuristics",
+    "transformers",
+)
+
+
+class _Nothing(type):
+    """A class whose every attribute is such a class, and that leaves what it decorates as it is."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing(name)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if args and callable(args[0]) else lambda function: function
+
+
+def _nothing(name: str) -> Any:
+    return _Nothing(name, (), {})
+
+
+def empty_module(name: str) -> types.ModuleType:
+    """A module in which every name is a class that does nothing."""
+    module = types.ModuleType(name)
+    module.__path__ = []
+    module.__version__ = "2.10.0"  # type: ignore[attr-defined]
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__getattr__ = lambda attribute: _module_attribute(attribute)  # type: ignore[method-assign]
+    return module
+
+
+def _module_attribute(attribute: str) -> Any:
+    if attribute.startswith("__"):
+        raise AttributeError(attribute)
+    return _nothing(attribute)
 
 
 class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
