@@ -1,162 +1,71 @@
-"""For how long a save stops a training, and how long its checkpoint takes to load: this project's, its asynchronous one, NeMo's own callback, and the same bytes.
+"""For how long a save stops a training: this project's, its asynchronous one, NeMo's own callback, and how long writing the same bytes takes.
 
-An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save three
-times before the end; one process, without it, leaves the other processors of a small machine to what is written beside its steps.  What counts is the time between steps from a save to the next one, less what as many steps have between them without a
-save: also what ends a save that is written beside later steps.  How much longer these steps take themselves stands beside it.
-A training that saves nothing is measured as if it did: what it shows is how far the times between steps are from one another.  The limit is
-what as many processes take to write the files of the checkpoint, which they have in memory, and to sync them: through the page cache, and
-directly.  All take turns over several rounds.
+An OPT of 42 million parameters (16 bytes each with Adam's state) is trained on several processes, which save three times before the end.  What counts is the time between steps
+from a save to the next one, less what as many steps have between them without a save: also what ends a save that is written beside later steps.  The limit is
+what as many processes take to write the files of the checkpoint, which they have in memory, and to sync them.  `benchmarks.all` asks for it; a rank is
 
-A load is what another training with as many processes takes from its begin until model and optimizer have what the second save wrote, of files that are in no
-page cache.  The limit is reading them, by as many processes, through that cache and directly.
+    python -m benchmarks.saving {ours,beside,nemo} INPUTS OUTPUT RANKS
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-from benchmarks.commands import ROOT, opt_inputs
-from benchmarks.saving_rank import CONTENDERS, EVERY
-from common import command
-from common.plain_files import read_json
+from benchmarks.commands import ROOT
 from common.python_path import python_path
-from common.tables import markdown_table
-from recipes.runs.run_dir import checkpoint_name
 
 SHAPE = ("--num-layers", 12, "--hidden-size", 512, "--num-attention-heads", 8, "--ffn-size", 2048, "--max-positions", 128)
-NAMES = {
-    "ours": "this project's",
-    "beside": "this project's, `run.asynchronous_save`",
-    "none": "no save at all",
-    "nemo": "NeMo's `ModelCheckpoint`",
-    "cached": "writing the same bytes, page cache",
-    "direct": "writing the same bytes, directly",
-}
-_SECOND = {"ours": checkpoint_name(2 * EVERY), "nemo": f"step={2 * EVERY - 1}"}  # what the second save is called
+STEPS, EVERY = 40, 10  # the last save is not timed: it is also the end of the run
 _PIECE_BYTES = 8 << 20
 _TIMEOUT_SECONDS = 600
 
 
-@dataclass(frozen=True)
-class Save:
-    """Seconds of a save.
-
-    Attributes:
-        stopped: in which the training stood still for it, until the next one.
-        slower: by which the steps until then took longer than those before the first save.
-    """
-
-    stopped: float
-    slower: float
-
-
-def saves_of(found: Mapping[str, Any]) -> list[Save]:
-    """What each save but the last one cost, by the times of all steps."""
-    begun, ended = found["begun"], found["ended"]
-    gaps = [begin - end for begin, end in zip(begun[1:], ended, strict=False)]  # that behind each step but the last
-    steps = [end - begin for begin, end in zip(begun, ended, strict=True)]
-    # Before the first save; the first steps are no usual ones. Where ranks share a core some gaps are many times others, saves or not, so that
-    # ten medians are less than ten gaps: the rest is no save's.
-    usual_gap, usual_step = fmean(gaps[1 : EVERY - 1]), fmean(steps[2:EVERY])
-    return [
-        Save(
-            stopped=sum(gaps[first - 1 : first + EVERY - 1]) - EVERY * usual_gap,
-            slower=sum(steps[first : first + EVERY]) - EVERY * usual_step,
-        )
-        for first in range(EVERY, len(steps) - EVERY + 1, EVERY)
-    ]
-
-
-def trained(contender: str, base: Path, output: Path, ranks: int) -> tuple[list[Save], float]:
-    """What each save of a training cost, and the most memory of a rank in GiB.
+def stopped_seconds(contender: str, base: Path, output: Path, ranks: int) -> list[float]:
+    """For each save but the last one, in which the training stood still for it, until the next one.
 
     Raises:
         ValueError: if the training fails, with its last words.
     """
-    found = _ran(contender, base, output, ranks)
-    return saves_of(found), found["peak_gib"]
-
-
-def loading_seconds(contender: str, base: Path, output: Path, ranks: int, weights: Path) -> float:
-    """Seconds in which a training has loaded what another one saved; errors as `trained`."""
-    _forget(weights)
-    begin, end = _ran(contender, base, output, ranks, weights)["loads"]
-    return float(end - begin)
-
-
-def _ran(contender: str, base: Path, output: Path, ranks: int, *more: Path) -> dict[str, Any]:
-    arguments = ["-m", "benchmarks.saving_rank", contender, str(base), str(output), str(ranks), *map(str, more)]
+    arguments = ["-m", "benchmarks.saving", contender, str(base), str(output), str(ranks)]
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)}
     output.mkdir()
     done = subprocess.run(words, cwd=output, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:
         raise ValueError(f"the training with {contender} ended with exit code {done.returncode}: {done.stderr[-3000:]}")
-    found: dict[str, Any] = read_json(output / "seconds.json")
-    return found
+    begun, ended = json.loads((output / "seconds.json").read_text())
+    gaps = [begin - end for begin, end in zip(begun[1:], ended, strict=False)]  # that behind each step but the last
+    # Before the first save. Where ranks share a core some gaps are many times others, saves or not, so that ten medians are less than ten gaps.
+    usual = fmean(gaps[1 : EVERY - 1])
+    return [sum(gaps[first - 1 : first + EVERY - 1]) - EVERY * usual for first in range(EVERY, len(begun) - EVERY + 1, EVERY)]
 
 
-def writing_seconds(weights: Path, target: Path, processes: int, *, direct: bool) -> tuple[float, int]:
-    """Seconds in which the processes write files that they have in memory, a part each, and sync them; and the bytes of all."""
-    contents = [_in_pages(path.read_bytes()) for path in _files(weights)]
+def writing_seconds(weights: Path, target: Path, processes: int, *, direct: bool) -> float:
+    """Seconds in which the processes write files that they have in memory, a part each, and sync them."""
+    contents = [
+        _in_pages(path.read_bytes()) for path in sorted(weights.rglob("*"), key=lambda path: -path.stat().st_size) if path.is_file()
+    ]
     target.mkdir()
-    seconds = _together(_write, [(contents[first::processes], target / str(first), direct) for first in range(processes)])
-    return seconds, sum(size for _, size in contents)
-
-
-def reading_seconds(weights: Path, processes: int, *, direct: bool) -> float:
-    """Seconds in which the processes read files that are in no page cache, a part each, over and over into the same few MiB of memory."""
-    _forget(weights)
-    files = _files(weights)
-    memory = mmap.mmap(-1, processes * _PIECE_BYTES)
-    memory.write(bytes(len(memory)))
-    return _together(_read, [(files[first::processes], memory, first * _PIECE_BYTES, direct) for first in range(processes)])
-
-
-def _files(weights: Path) -> list[Path]:
-    return sorted((path for path in weights.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
-
-
-def _forget(weights: Path) -> None:
-    """Have the page cache forget files."""
-    for path in _files(weights):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _together(work: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> float:
-    """Seconds from the begin of processes to the end of the last of them."""
     context = multiprocessing.get_context("fork")
     start = time.monotonic()
-    processes = [context.Process(target=work, args=part) for part in parts]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    if any(process.exitcode for process in processes):
-        raise ValueError("a process that writes or reads the bytes has failed")
+    writers = [context.Process(target=_write, args=(contents[first::processes], target / str(first), direct)) for first in range(processes)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    if any(writer.exitcode for writer in writers):
+        raise ValueError("a process that writes the bytes has failed")
     return time.monotonic() - start
-
-
-def _read(files: Sequence[Path], memory: mmap.mmap, at: int, direct: bool) -> None:
-    piece = memoryview(memory)[at : at + _PIECE_BYTES]
-    for path in files:
-        file = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-        while os.readv(file, [piece]) == _PIECE_BYTES:
-            pass
-        os.close(file)
 
 
 def _in_pages(content: bytes) -> tuple[mmap.mmap, int]:
@@ -176,85 +85,94 @@ def _write(contents: Sequence[tuple[mmap.mmap, int]], prefix: Path, direct: bool
         os.close(file)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, prog="benchmarks.saving", example="python -m benchmarks.saving --ranks 2 4 --rounds 3")
-    parser.add_argument(
-        "--ranks", type=int, nargs="+", default=[2, 4], choices=[1, 2, 4, 8], help="processes of the training (default: 2 4)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each has its turn (default: 3)")
-    parser.add_argument("--work", type=Path, help="where to write (default: the place of temporary files); say here which disk is asked")
-    parser.add_argument("--inputs", type=Path, help="where the model and its data are kept from call to call (default: made anew)")
-    arguments = parser.parse_args(argv)
-    lines = []
-    with tempfile.TemporaryDirectory(dir=arguments.work) as temporary:
-        work = Path(temporary).absolute()
-        inputs = (arguments.inputs or work).absolute()
-        if not (inputs / "nemo").exists():
-            inputs.mkdir(parents=True, exist_ok=True)
-            opt_inputs(inputs, *SHAPE, vocab_size=8000)
-        for ranks in arguments.ranks:
-            lines += _rows(ranks, arguments.rounds, inputs, work)
-    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} over a minute, {os.cpu_count()} cores", file=sys.stderr)
-    header = [
-        "ranks",
-        "save",
-        "s stopped, first",
-        "later",
-        "from, to",
-        "of writing the bytes",
-        "s slower steps",
-        "s to load",
-        "GiB a rank",
-        "MiB",
-    ]
-    print(markdown_table(header, lines))
-    return command.DONE
-
-
-def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[str]]:
-    first: dict[str, list[float]] = {name: [] for name in NAMES}
-    later: dict[str, list[float]] = {name: [] for name in NAMES}
-    slower: dict[str, list[float]] = {name: [] for name in NAMES}
-    loads: dict[str, list[float]] = {name: [] for name in NAMES}
-    peaks: dict[str, float] = {}
-    size = 0
-    for turn in range(rounds):
-        for contender in CONTENDERS:
-            output = work / f"{contender}_{ranks}_{turn}"
-            saves, peaks[contender] = trained(contender, inputs, output, ranks)
-            first[contender].append(saves[0].stopped)
-            later[contender] += [save.stopped for save in saves[1:]]
-            slower[contender] += [save.slower for save in saves]
-            if contender in _SECOND:
-                weights = output / "run" / "checkpoints" / _SECOND[contender] / "weights"
-                loads[contender].append(loading_seconds(contender, inputs, work / f"load_{contender}_{ranks}_{turn}", ranks, weights))
-            if contender == "ours":
-                for name in ("cached", "direct"):
-                    took, size = writing_seconds(weights, output / name, ranks, direct=name == "direct")
-                    later[name].append(took)
-                    loads[name].append(reading_seconds(weights, ranks, direct=name == "direct"))
-            subprocess.run(["rm", "-rf", output], check=True)
-            told = ", ".join(f"{save.stopped:.2f}" for save in saves) + (
-                f"; to load {loads[contender][-1]:.2f}" if contender in _SECOND else ""
-            )
-            print(f"{ranks} ranks, round {turn + 1}, {NAMES[contender]}: {told} s", file=sys.stderr, flush=True)
-    limit = min(median(later["cached"]), median(later["direct"]))
+def _overrides(inputs: Path, *, ranks: int, contender: str) -> list[str]:
+    """What makes the demo's recipe the benchmark's: a step of some tenths of a second, so that a save beside the training has its time."""
     return [
-        [
-            str(ranks),
-            label,
-            f"{median(first[name]):.2f}" if first[name] else "",
-            f"{median(later[name]):.3f}",
-            f"{min(later[name]):.3f} to {max(later[name]):.3f}",
-            f"{median(later[name]) / limit:.2f}",
-            f"{median(slower[name]):.2f}" if slower[name] else "",
-            f"{median(loads[name]):.2f}" if loads[name] else "",
-            f"{peaks[name]:.2f}" if name in peaks else "",
-            f"{size / 2**20:.0f}",
-        ]
-        for name, label in NAMES.items()
+        f"model.checkpoint={inputs / 'nemo'}",
+        f"data.train=[{inputs / 'data'}]",
+        "data.sequence_length=128",
+        f"parallel.devices_per_node={ranks}",
+        f"parallel.tensor_parallel_size={min(ranks, 2)}",
+        "schedule.micro_batch_size=2",
+        f"schedule.global_batch_size={2 * ranks}",
+        f"schedule.max_steps={STEPS}",
+        f"run.checkpoint_every_steps={EVERY}",
+        f"run.asynchronous_save={str(contender == 'beside').lower()}",
+        # What is logged gathers the parameters once more, in a step that saves too: that time is no save's.
+        f"run.log_every_steps={STEPS}",
     ]
+
+
+def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
+    """One rank of a training with one of the ways to save; rank 0 writes when each step began and ended for all of them."""
+    from recipes.rules.compose import compose_recipe
+    from recipes.rules.inputs import read_inputs
+    from recipes.runs.launch import leased
+    from recipes.runs.stopping import StopSignals
+    from recipes.runs.watchdog import watching
+    from recipes.training.assembly import make_callbacks
+    from recipes.training.engine import make_data, make_model, make_trainer
+
+    rank = int(os.environ["RANK"])
+    recipe = compose_recipe("demo_adapt", _overrides(inputs, ranks=ranks, contender=contender))
+    found = read_inputs(recipe)
+    from lightning.pytorch.callbacks import Callback
+    from torch import distributed
+
+    begun: list[float] = []
+    ended: list[float] = []
+
+    class Clock(Callback):
+        """When steps begin and end, on the rank that is last."""
+
+        def on_train_batch_start(self, *arguments: Any) -> None:
+            distributed.barrier()
+            begun.append(time.monotonic())
+
+        def on_train_batch_end(self, *arguments: Any) -> None:
+            distributed.barrier()
+            ended.append(time.monotonic())
+
+    run_dir = output / "run"
+    with leased(run_dir) as fence, watching(recipe.run, rank=rank) as watchdog:
+        callbacks = make_callbacks(recipe, found, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
+        trainer: Any = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=True)
+        if contender == "nemo":
+            _save_as_nemo_does(trainer, run_dir / "checkpoints")
+        trainer.callbacks.insert(0, Clock())
+        trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=run_dir / "index"))
+    if rank == 0:
+        (output / "seconds.json").write_text(json.dumps([begun, ended]))
+
+
+def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
+    """NeMo's own callback, files and form of the optimizer's state in place of ours; no patch."""
+    from nemo import lightning as nl
+    from nemo.lightning.callback_group import CallbackGroup
+    from nemo.lightning.pytorch.callbacks import ModelCheckpoint
+    from nemo.utils.app_state import AppState
+
+    from recipes.training.checkpoints import Checkpoints
+    from recipes.training.engine import RecipeStrategy
+    from recipes.training.stopping import Stopping
+
+    AppState().log_dir = directory.parent  # as NeMo's logger does, which no run of ours has
+    RecipeStrategy.sharded_state_dict_metadata = nl.MegatronStrategy.sharded_state_dict_metadata  # type: ignore[method-assign]
+    RecipeStrategy.save_checkpoint = nl.MegatronStrategy.save_checkpoint  # type: ignore[method-assign]
+    CallbackGroup.get_instance().callbacks.clear()  # telemetry, which asks for settings
+    trainer.strategy._checkpoint_io = None
+    callback = ModelCheckpoint(
+        dirpath=str(directory),
+        monitor=None,
+        save_last=False,
+        save_top_k=-1,
+        every_n_train_steps=EVERY,
+        always_save_context=False,
+        save_context_on_train_end=False,
+        filename="{step}",
+    )
+    trainer.callbacks = [*(other for other in trainer.callbacks if not isinstance(other, Checkpoints | Stopping)), callback]
 
 
 if __name__ == "__main__":
-    command.run(main)
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -15,7 +15,6 @@ from pathlib import Path
 from benchmarks import saving, training
 from benchmarks.commands import made, opt_inputs, require_same_settings
 from benchmarks.meter import ROOT
-from benchmarks.saving_rank import EVERY
 from benchmarks.whole.random_checkpoint import SHAPES
 from data_prep.reading.documents import Documents
 from recipes.runs.run_dir import checkpoint_name
@@ -200,8 +199,8 @@ class Material:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             opt_inputs(folder, *saving.SHAPE, vocab_size=8000)
-            saving.trained("ours", folder, folder / "once", 2)
-            (folder / "once" / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights").rename(folder / "weights")
+            saving.stopped_seconds("ours", folder, folder / "once", 2)
+            (folder / "once" / "run" / "checkpoints" / checkpoint_name(saving.EVERY) / "weights").rename(folder / "weights")
             shutil.rmtree(folder / "once")
         return folder
 

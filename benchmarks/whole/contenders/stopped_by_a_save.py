@@ -6,12 +6,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
-from benchmarks.saving import trained, writing_seconds  # noqa: E402
+from benchmarks.saving import stopped_seconds, writing_seconds  # noqa: E402
 
 contender, inputs, ranks, output = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 if contender in ("cached", "direct"):
     output.mkdir()
-    seconds = [writing_seconds(inputs / "weights", output / str(copy), ranks, direct=contender == "direct")[0] for copy in range(3)]
+    seconds = [writing_seconds(inputs / "weights", output / str(copy), ranks, direct=contender == "direct") for copy in range(3)]
 else:
-    seconds = [save.stopped for save in trained(contender, inputs, output, ranks)[0]]
+    seconds = stopped_seconds(contender, inputs, output, ranks)
 print(json.dumps(seconds))
