@@ -1,7 +1,7 @@
 """What every stage costs as a user calls it, from the start of the process to the last byte on disk, beside peers and limits on the same input in the same run.
 
 Contenders of a case take turns over several rounds, each a process of its own.  Processor seconds say more than those of the clock wherever others use the
-machine too; the page tells how many did.  What is measured is kept as COMMIT.json in the output folder, so that two commits can be compared: `--against` names
+machine too; the tables tell how many did.  What is measured is kept as COMMIT.json in the output folder, so that two commits can be compared: `--against` names
 such a file, and the command ends with 1 where a case got slower, or one of the project's own commands failed.  Calls at one commit fill one file, stage by stage.
 `--tables COMMIT.json` measures nothing and prints the tables of the documentation.
 """
@@ -9,76 +9,101 @@ such a file, and the command ends with 1 where a case got slower, or one of the 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.whole.cases import NEEDS, STAGES, cases_of
-from benchmarks.whole.commands import add_arguments, measure_stages, print_tables, require_inputs
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import changes_markdown, documentation, markdown, write_page
 from benchmarks.whole.random_checkpoint import SHAPES
-from benchmarks.whole.results import changes, read_results
+from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
+from benchmarks.whole.run import figures_of, last_words
+from benchmarks.whole.tables import changes_markdown, documentation, markdown, put_into
 from common import command
+from common.artifacts import project_commit
 
 SLOWER = 1
+_FILES = ("text", "model", "gguf", "source_text", "dictionary")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, keep, compare and show."""
-    arguments = parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if arguments.tables:
-        print_tables(arguments, "benchmarks.all", documentation)
+        found = documentation(read_results(arguments.tables))
+        print(found)
+        if arguments.into:
+            put_into(arguments.into, "benchmarks.all", found)
         return command.DONE
-    require_inputs(arguments)
+    _require_inputs(arguments)
     before = read_results(arguments.against) if arguments.against else None
-    stages, missing = stages_of(arguments)
+    stages, missing = _stages(arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    material = material_of(arguments)
+    material = _material(arguments)
     if arguments.prepare:
         for stage in stages:
             cases_of(stage, material, arguments.peers)
         return command.DONE
-    results = measure_stages(
-        stages,
-        lambda stage: cases_of(stage, material, arguments.peers),
-        arguments=arguments,
-        work=material.work,
-        suffix=".json",
-        missing=missing,
-    )
-    compared = changes(before, results) if before else []
-    write_page(results, compared, arguments.output / "index.html")
+    results = _measured(stages, missing, material, arguments)
     print(markdown(results))
+    compared = changes(before, results) if before else []
     if compared:
         print(f"\n{changes_markdown(compared)}")
     failed = any("failed" in why for what, why in results.missing.items() if what in STAGES or what.endswith(", Scion"))
     return SLOWER if failed or any(change.is_slower for change in compared) else command.DONE
 
 
-def parser(name: str = "benchmarks.all", doc: str | None = __doc__) -> argparse.ArgumentParser:
-    """Options of this command, and of others that measure its commands."""
-    made = command.parser(
-        doc,
-        prog=name,
-        example=f"python -m {name} --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="benchmarks.all",
+        example="python -m benchmarks.all --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
     )
-    add_arguments(made, stages=STAGES, output="COMMIT.json and index.html")
-    made.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
-    made.add_argument("--model", type=Path, metavar="DIR", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}")
-    made.add_argument("--gguf", type=Path, metavar="FILE", help="GGUF of the same model, for from_gguf")
-    made.add_argument("--source-text", type=Path, nargs="+", metavar="FILE", help="documents in the model's language, for wechsel")
-    made.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of words of both languages, for wechsel")
-    made.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)")
-    made.add_argument(
-        "--dtype", choices=("bfloat16", "float16", "float32"), nargs="+", default=["bfloat16"], help="of it (default: bfloat16)"
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    folder: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+    parser.add_argument("--text", nargs="+", help="real documents, as data_prep reads them", **file)
+    parser.add_argument("--output", help="folder of COMMIT.json", **folder)
+    parser.add_argument("--only", nargs="+", choices=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
+    parser.add_argument("--work", help="folder for inputs, on the disk to be measured (default: in --output)", **folder)
+    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
+    parser.add_argument("--tables", help="print the documentation's tables of these results, a COMMIT.json, and measure nothing", **file)
+    parser.add_argument("--into", help="with --tables: put them between their marks in a page of the documentation too", **file)
+    parser.add_argument("--against", help="results of another commit, a COMMIT.json", **file)
+    parser.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
+    parser.add_argument("--model", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}", **folder)
+    parser.add_argument("--gguf", help="GGUF of the same model, for from_gguf", **file)
+    parser.add_argument("--source-text", nargs="+", help="documents in the model's language, for wechsel", **file)
+    parser.add_argument("--dictionary", help="pairs of words of both languages, for wechsel", **file)
+    parser.add_argument(
+        "--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)"
     )
-    made.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
-    made.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
-    made.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
-    return made
+    dtypes = ("bfloat16", "float16", "float32")
+    parser.add_argument("--dtype", choices=dtypes, nargs="+", default=["bfloat16"], help="of it (default: bfloat16)")
+    parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
+    parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
+    return parser
 
 
-def stages_of(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+def _require_inputs(arguments: argparse.Namespace) -> None:
+    """Raise a ValueError unless there are documents, an output folder, at least one round over some text, and all files that are named."""
+    if not arguments.text or not arguments.output:
+        raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
+    if arguments.rounds < 1 or arguments.megabytes <= 0:
+        raise ValueError(f"--rounds {arguments.rounds} and --megabytes {arguments.megabytes}: expected at least one round and some text")
+    for option in _FILES:
+        given = getattr(arguments, option) or []
+        for path in given if isinstance(given, list) else [given]:
+            if not path.exists():
+                raise ValueError(f"--{option.replace('_', '-')} {path} does not exist; look at its spelling")
+    if arguments.peers and not shutil.which(arguments.peers):
+        raise ValueError(f"--peers {arguments.peers} is no program; name the interpreter of an environment that has them, or leave it out")
+
+
+def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """Those that can be measured, in the order of the work, and why others cannot.
 
     Raises:
@@ -95,7 +120,7 @@ def stages_of(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]
     return [stage for stage in stages if stage not in missing], missing
 
 
-def material_of(arguments: argparse.Namespace) -> Material:
+def _material(arguments: argparse.Namespace) -> Material:
     """Inputs, in the folder that the options name."""
     material = Material(
         (arguments.work or arguments.output / "work").resolve(),
@@ -111,6 +136,26 @@ def material_of(arguments: argparse.Namespace) -> Material:
     )
     material.require_same_inputs()
     return material
+
+
+def _measured(stages: Sequence[str], missing: dict[str, str], material: Material, arguments: argparse.Namespace) -> Results:
+    """Stage by stage; what is measured is kept in the output folder, whatever becomes of the rest."""
+    path = arguments.output / f"{project_commit() or 'unknown'}.json"
+    earlier = read_results(path) if path.exists() else None
+    figures: list[Figure] = []
+    for stage in stages:
+        try:
+            cases = cases_of(stage, material, arguments.peers)
+        except (ValueError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            missing[stage] = f"failed, as its inputs could not be made: {last_words(error)}"
+            print(f"{stage} {missing[stage]}", file=sys.stderr, flush=True)
+            cases = []
+        for case in cases:
+            figures += figures_of(case, rounds=arguments.rounds, work=material.work, missing=missing)
+            write_results(results_of(figures, missing, stages=stages, earlier=earlier), path)
+    results = results_of(figures, missing, stages=stages, earlier=earlier)
+    write_results(results, path)
+    return results
 
 
 if __name__ == "__main__":

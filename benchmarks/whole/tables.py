@@ -1,21 +1,13 @@
-"""The tables and the page of what was measured."""
+"""The tables of what was measured."""
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.whole.results import Change, Figure, Results
-from common.html_page import html_figure, html_page, html_table
 from common.tables import markdown_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-
-    from common.figure_style import Palette
 
 HEADER = ("", "by", "CPU s by ours", "s by ours", "CPU s", "lowest, highest", "s", "lowest, highest", "MiB")
 _CHANGE_HEADER = ("", "before", "now", "now by before", "")
@@ -27,14 +19,6 @@ SECTIONS = {
     "Training": ("plan", "rehearse", "slurm", "train,", "a save"),
     "Evaluation": ("harness",),
 }
-_STYLE = """body { max-width: 80rem; }
-th, td { padding-left: 1.2rem; }
-td:first-of-type { text-align: left; }
-tr:has(.slower) > * { color: #c22727; font-weight: 600; }
-@media (prefers-color-scheme: dark) { tr:has(.slower) > * { color: #ff8078; } }
-"""
-_LEAST = 0.001  # of a drawn ratio: a stop that is the difference of two steps may be below zero, where a logarithm has no place
-_LIMITS = (0.1, 10.0)  # that every drawing shows
 
 
 def rows_of(results: Results, cases: Sequence[str] | None = None) -> list[tuple[str, ...]]:
@@ -172,71 +156,3 @@ def change_rows(found: Sequence[Change]) -> list[tuple[str, ...]]:
 def changes_markdown(found: Sequence[Change]) -> str:
     """How two commits compare, for a terminal."""
     return markdown_table(_CHANGE_HEADER, change_rows(found))
-
-
-def write_page(results: Results, compared: Sequence[Change], path: Path) -> None:
-    """All of it as one HTML page."""
-    parts = [f"<p>{html.escape(state(results))}</p>"]
-    if compared:
-        table = html_table(_CHANGE_HEADER, change_rows(compared)).replace("<td>slower</td>", '<td class="slower">slower</td>')
-        parts += ["<h2>Against the other commit</h2>", f'<div class="scroll">{table}</div>']
-    caption = (
-        "Processor seconds of others by ours (of saves those on the clock), logarithmic: right of the line they take longer. Lines are the lowest and highest of"
-        " theirs by our median. Limits are what no way can do without."
-    )
-    for title, cases in sections(results):
-        parts.append(f"<h2>{title}</h2>")
-        if any(len(results.of_case(case)) > 1 for case in cases):
-            alternative = f"{title}: processor seconds of peers and limits as multiples of this project's"
-            parts.append(html_figure(*_drawings(results, cases), alternative=alternative, caption=caption))
-            caption = "As above."
-        parts.append(f'<div class="scroll">{html_table(HEADER, rows_of(results, cases))}</div>')
-    parts += ['<div class="notes">', *(f"<p>{html.escape(remark)}</p>" for remark in remarks(results)), "</div>"]
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(html_page("What commands cost, beside others and limits", "\n".join(parts), style=_STYLE), encoding="utf-8")
-    partial.replace(path)
-
-
-def _drawings(results: Results, cases: Sequence[str]) -> tuple[bytes, bytes]:
-    from common.figure_style import drawn
-
-    return drawn(lambda palette: _draw(results, cases, palette), None)
-
-
-def _draw(results: Results, cases: Sequence[str], palette: Palette) -> Drawing:
-    """A line for each other contender, at how often our processor time fits into its."""
-    from matplotlib import pyplot as plt
-
-    bars = []
-    for case in cases:
-        ours, *others = results.of_case(case)
-        unit = statistics.median(ours.costs)
-        bars += [
-            (f"{case}: {other.name}", [max(cost / unit, _LEAST) for cost in other.costs or other.seconds], other.role) for other in others
-        ]
-    figure, axes = plt.subplots(figsize=(11, 0.9 + 0.26 * max(1, len(bars))), layout="constrained")
-    colours = {"peer": palette.series[0], "limit": palette.series[1], "ours": palette.muted}
-    markers = {"peer": "o", "limit": "d", "ours": "s"}
-    for place, (_, costs, role) in enumerate(bars):
-        ratio = statistics.median(costs)
-        axes.plot([1, ratio], [place, place], color=palette.rule, linewidth=2, zorder=1)
-        axes.plot([min(costs), max(costs)], [place, place], color=colours[role], linewidth=2, zorder=2)
-        axes.plot(ratio, place, markers[role], color=colours[role], label=role, zorder=3)
-        right = ratio >= 1
-        at = (max(costs) if right else min(costs), place)
-        offset = (8 if right else -8, 0)
-        axes.annotate(_told(ratio), at, xytext=offset, textcoords="offset points", va="center", ha="left" if right else "right")
-    every = [cost for _, costs, _ in bars for cost in costs]
-    axes.set_xscale("log")
-    axes.set_xlim(min(_LIMITS[0], min(every) / 2), max(_LIMITS[1], max(every) * 2))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("")
-    axes.axvline(1, color=palette.muted, linewidth=1)
-    axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlabel("their seconds by ours")
-    handles, roles = axes.get_legend_handles_labels()
-    shown = dict(zip(roles, handles, strict=True))
-    names = {"ours": "ours otherwise"}
-    figure.legend([*shown.values()], [names.get(role, role) for role in shown], loc="outside upper right", ncols=3, frameon=False)
-    return figure
