@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from common import command
 from common.artifacts import staged_directory, write_manifest
 from common.figure_style import Palette, drawn
-from common.html_page import html_figure, html_page, html_table
+from common.pages import Drawing, rendered
 from common.progress import show
 from common.tables import markdown_table
 from eval.running.model_names import named_checkpoints
@@ -62,11 +62,10 @@ def write_outputs(similarities: Similarities, directory: Path, *, norm: str, see
         f"Mean cosine of relative representations over {similarities.num_tokens:,} shared tokens; anchors: {ANCHORS_OF_A_KIND} tokens that"
         f" begin a word and {ANCHORS_OF_A_KIND} that do not, drawn with seed {seed}; similarity to an anchor by {norm}."
     )
-    figure = html_figure(light, dark, alternative="Similarity of every model to every other; the figures are below.", caption=note)
-    tables = "\n".join(f'<div class="scroll">{html_table(*rows_of(similarities, kind))}</div>' for kind in ("input", "output"))
-    (directory / "similarity.html").write_text(
-        html_page("How alike the embeddings are", f"{figure}\n<h2>Figures</h2>\n{tables}"), encoding="utf-8"
-    )
+    drawing = Drawing(light, dark, "Similarity of every model to every other; the figures are below.", note)
+    tables = [rows_of(similarities, kind) for kind in ("input", "output")]
+    page = rendered("figures.html", title="How alike the embeddings are", about=[], drawing=drawing, heading="Figures", tables=tables)
+    (directory / "similarity.html").write_text(page, encoding="utf-8")
     with open(directory / "similarity.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["matrix", "model", "other", "similarity"])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import fnmatch
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from statistics import fmean
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
-from common.html_page import html_figure, html_page, html_table
+from common.pages import Drawing, rendered
 from common.tables import markdown_table
 from eval.reporting.charts import Point
 from eval.reporting.generation import read_generation
@@ -207,10 +206,9 @@ def write_figure(figure: Figure, directory: Path, *, title: str) -> None:
     """Write figure.html, .png, .svg, .md and .csv."""
     light, dark = drawn(lambda palette: draw(figure.panels, palette, columns=figure.columns), directory / "figure.png")
     (directory / "figure.svg").write_bytes(light)
-    shown = html_figure(light, dark, alternative=f"{title}; the numbers are in the tables below", caption=figure.caption)
-    tables = "\n".join(f'<div class="scroll">{html_table(*table(panel))}</div>' for panel in figure.panels)
-    body = f"<p>{html.escape(_described(figure))}</p>\n{shown}\n<h2>In numbers</h2>\n{tables}"
-    (directory / "figure.html").write_text(html_page(title, body), encoding="utf-8")
+    drawing, tables = Drawing(light, dark, f"{title}; the numbers are in the tables below", figure.caption), list(map(table, figure.panels))
+    page = rendered("figures.html", title=title, about=[_described(figure)], drawing=drawing, heading="In numbers", tables=tables)
+    (directory / "figure.html").write_text(page, encoding="utf-8")
     markdown = "\n\n".join([f"# {title}", *(markdown_table(*table(panel)) for panel in figure.panels), figure.caption])
     (directory / "figure.md").write_text(f"{markdown}\n", encoding="utf-8")
     with open(directory / "figure.csv", "w", newline="", encoding="utf-8") as stream:
