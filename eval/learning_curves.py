@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import argparse
 import csv
-import html
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
-from common.html_page import html_figure, html_page, html_table
+from common.figure_style import MARKERS, Palette, drawn
+from common.pages import Drawing, rendered
 from common.tables import markdown_table
-from eval.reporting.continuations import STYLE, Continuations, continuations_section, read_continuations
+from eval.reporting.continuations import Continuations, read_continuations
 from eval.reporting.runs import Evaluated, by_training, training_of
 from eval.running.results import PSEUDO_TEXTS, find_results, load_result
 
@@ -32,17 +32,7 @@ if TYPE_CHECKING:
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian", "de": "German", "fr": "French"}
 # Settings that change the figure; two results that differ in one are not comparable.
 _COMPARED_SETTINGS = ("start_token", "context_length", "dtype")
-# Colours that stay apart under the common kinds of colour blindness, with 4.5:1 contrast as text; one set per background.
-_LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff"}
-_DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117"}
-_METHOD_COLOURS = {
-    "focus": ("#0067a5", "#5cb8ee"),
-    "mean": ("#bf4f00", "#f0955a"),
-    "random": ("#00775a", "#3ccfa0"),
-    "random-all": ("#00775a", "#3ccfa0"),
-}
-_MORE_COLOURS = (("#9c3f83", "#e3a1cf"), ("#7a6200", "#dcc04a"), ("#5a52c8", "#aaa4f5"), ("#8c2f39", "#f09aa3"))
-_MARKERS = "os^Dvp*"
+_METHOD_SERIES = {"focus": 0, "mean": 1, "random": 2, "random-all": 2}  # of the palette's; the others follow
 # What is said of a vocabulary that was not simply replaced.
 _STRATEGIES = {"expand": "expanded", "union": "union", "prune": "pruned"}
 
@@ -277,67 +267,47 @@ def step_table(comparison: Comparison, text: str) -> tuple[list[str], list[list[
     return ["step", *(curve.label for curve in comparison.curves)], rows
 
 
-def draw(comparison: Comparison, *, dark: bool = False) -> Figure:
+def draw(comparison: Comparison, palette: Palette) -> Figure:
     """One panel per text; lines are named where they end, the range over seeds is shaded."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    colours = _DARK if dark else _LIGHT
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "axes.edgecolor": colours["muted"],
-        "axes.labelcolor": colours["ink"],
-        "text.color": colours["ink"],
-        "xtick.color": colours["muted"],
-        "ytick.color": colours["muted"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.8,
-        "figure.facecolor": colours["ground"],
-        "axes.facecolor": colours["ground"],
-    }
-    with plt.rc_context(style):
-        layout = ConstrainedLayoutEngine(wspace=0.06, w_pad=0.08, h_pad=0.08)
-        size = (5.0 * len(comparison.texts), 3.9)
-        figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, dpi=200, layout=layout, squeeze=False)
-        plt.close(figure)  # the caller keeps it; pyplot need not
-        for text, panel in zip(comparison.texts, axes[0]):
-            _draw_panel(panel, comparison, text, dark=dark)
-        axes[0][0].set_ylabel("bits per byte (lower is better)")
-        # Room between labels is known only after the layout; naming lines changes the layout, so twice.
-        ends = [_line_ends(comparison, text, dark=dark) for text in comparison.texts]
-        for _ in range(2):
-            for panel in axes[0]:
-                for label in list(panel.texts):
-                    label.remove()
-            figure.draw_without_rendering()
-            for panel, line_ends in zip(axes[0], ends):
-                _name_lines(panel, line_ends)
+    layout = ConstrainedLayoutEngine(wspace=0.06, w_pad=0.08, h_pad=0.08)
+    size = (5.0 * len(comparison.texts), 3.9)
+    figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, layout=layout, squeeze=False)
+    for text, panel in zip(comparison.texts, axes[0]):
+        _draw_panel(panel, comparison, text, palette)
+    axes[0][0].set_ylabel("bits per byte (lower is better)")
+    # Room between labels is known only after the layout; naming lines changes the layout, so twice.
+    ends = [_line_ends(comparison, text, palette) for text in comparison.texts]
+    for _ in range(2):
+        for panel in axes[0]:
+            for label in list(panel.texts):
+                label.remove()
+        figure.draw_without_rendering()
+        for panel, line_ends in zip(axes[0], ends):
+            _name_lines(panel, line_ends)
     return figure
 
 
-def _colours(comparison: Comparison, *, dark: bool) -> list[str]:
-    more = iter(_MORE_COLOURS * len(comparison.curves))
+def _colours(comparison: Comparison, palette: Palette) -> list[str]:
+    more = cycle(palette.series[1 + max(_METHOD_SERIES.values()) :])
     used: set[str] = set()
     result = []
     for curve in comparison.curves:
         # A second head of a method gets a colour of its own.
-        pair = _METHOD_COLOURS[curve.method] if curve.method in _METHOD_COLOURS and curve.method not in used else next(more)
+        known = curve.method in _METHOD_SERIES and curve.method not in used
         used.add(curve.method)
-        result.append(pair[dark])
+        result.append(palette.series[_METHOD_SERIES[curve.method]] if known else next(more))
     return result
 
 
-def _draw_panel(panel: Axes, comparison: Comparison, text: str, *, dark: bool) -> None:
+def _draw_panel(panel: Axes, comparison: Comparison, text: str, palette: Palette) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    colours = _DARK if dark else _LIGHT
     for result in comparison.references:
-        panel.axhline(result.bits_per_byte[text], color=colours["muted"], linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
-    for number, (curve, colour) in enumerate(zip(comparison.curves, _colours(comparison, dark=dark))):
+        panel.axhline(result.bits_per_byte[text], color=palette.muted, linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
+    for number, (curve, colour) in enumerate(zip(comparison.curves, _colours(comparison, palette))):
         steps = curve.steps(text)
         values = [curve.values[text][step] for step in steps]
         if curve.num_seeds > 1:
@@ -347,31 +317,29 @@ def _draw_panel(panel: Axes, comparison: Comparison, text: str, *, dark: bool) -
             [fmean(v) for v in values],
             color=colour,
             linewidth=1.9,
-            marker=_MARKERS[number % len(_MARKERS)],
+            marker=MARKERS[number % len(MARKERS)],
             markersize=5.5,
-            markeredgecolor=colours["ground"],
+            markeredgecolor=palette.ground,
             markeredgewidth=0.8,
             clip_on=False,
             zorder=3,
         )
-    panel.set_title(f"{language(text)} (held out)", loc="left", fontsize=11, fontweight="bold")
+    panel.set_title(f"{language(text)} (held out)")
     panel.set_xlabel("training step")
     panel.set_xlim(0, 1.02 * max(curve.steps(text)[-1] for curve in comparison.curves) or 1)
     panel.margins(y=0.08)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    panel.grid(axis="y", color=colours["rule"], linewidth=0.7)
-    panel.set_axisbelow(True)
+    panel.grid(axis="y")
     panel.tick_params(length=3)
 
 
-def _line_ends(comparison: Comparison, text: str, *, dark: bool) -> list[tuple[str, float, str]]:
+def _line_ends(comparison: Comparison, text: str, palette: Palette) -> list[tuple[str, float, str]]:
     """Name, height and colour of every line at the right edge."""
     ends = [
         (curve.label, fmean(curve.values[text][curve.steps(text)[-1]]), colour)
-        for curve, colour in zip(comparison.curves, _colours(comparison, dark=dark))
+        for curve, colour in zip(comparison.curves, _colours(comparison, palette))
     ]
-    muted = (_DARK if dark else _LIGHT)["muted"]
-    return ends + [(result.name, result.bits_per_byte[text], muted) for result in comparison.references]
+    return ends + [(result.name, result.bits_per_byte[text], palette.muted) for result in comparison.references]
 
 
 def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
@@ -419,57 +387,35 @@ def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) 
     return result
 
 
-def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: bytes, continuations: Continuations | None = None) -> str:
+def page(comparison: Comparison, *, title: str, light: bytes, dark: bytes, continuations: Continuations | None = None) -> str:
     """One HTML page that holds all it shows, for light and dark screens."""
-    summary = html_table(*start_and_end_table(comparison))
-    steps = "\n".join(
-        f"<div>\n<h3>{html.escape(language(t))}</h3>\n{html_table(*step_table(comparison, t))}\n</div>" for t in comparison.texts
-    )
     panels = " and ".join(map(language, comparison.texts))
-    alternative = f"Bits per byte against training step, one panel each for {panels}; the figures are in the tables below."
-    notes = "\n".join(f"<p>{html.escape(note)}</p>" for note in comparison.notes)
     seeds = max(curve.num_seeds for curve in comparison.curves)
     seed_note = f"Mean of {seeds} seeds, shaded from the lowest to the highest." if seeds > 1 else "One seed per method."
-    figure = html_figure(
-        light_svg,
-        dark_svg,
-        alternative=alternative,
+    drawing = Drawing(
+        light,
+        dark,
+        alternative=f"Bits per byte against training step, one panel each for {panels}; the figures are in the tables below.",
         caption=f"Each line is a method of initialising the new embeddings. {seed_note}"
         + (" Dashed: models that were not adapted." if comparison.references else ""),
     )
-    continued = continuations_section(continuations) if continuations else ""
-    body = _BODY.format(figure=figure, summary=summary, steps=steps, notes=notes, continued=continued)
-    return html_page(title, body, style=STYLE if continuations else "")
-
-
-_BODY = """<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different
-vocabularies compare.</p>
-{figure}
-<h2>At the start and at the end</h2>
-<div class="scroll">
-{summary}
-</div>
-<details open>
-<summary>Every evaluated step</summary>
-<div class="scroll beside">
-{steps}
-</div>
-</details>
-{continued}
-<h2>How it was measured</h2>
-<div class="notes">
-{notes}
-</div>"""
+    return rendered(
+        "learning_curves.html",
+        title=title,
+        drawing=drawing,
+        summary=start_and_end_table(comparison),
+        steps=[(language(text), step_table(comparison, text)) for text in comparison.texts],
+        continuations=continuations,
+        notes=comparison.notes,
+    )
 
 
 def write_outputs(comparison: Comparison, directory: Path, *, title: str, continuations: Continuations | None = None) -> None:
     """Write page, figure (PNG, SVG), tables (Markdown) and all values (CSV)."""
-    light, dark = draw(comparison), draw(comparison, dark=True)
-    light.savefig(directory / "learning_curves.png", metadata={"Software": None})
-    light_svg, dark_svg = _svg(light), _svg(dark)
-    (directory / "learning_curves.svg").write_bytes(light_svg)
+    light, dark = drawn(lambda palette: draw(comparison, palette), directory / "learning_curves.png")
+    (directory / "learning_curves.svg").write_bytes(light)
     (directory / "learning_curves.html").write_text(
-        page(comparison, title=title, light_svg=light_svg, dark_svg=dark_svg, continuations=continuations), encoding="utf-8"
+        page(comparison, title=title, light=light, dark=dark, continuations=continuations), encoding="utf-8"
     )
     parts = [f"# {title}", "Bits per byte of held-out text, lower is better.", markdown_table(*start_and_end_table(comparison))]
     for text in comparison.texts:
@@ -482,16 +428,6 @@ def write_outputs(comparison: Comparison, directory: Path, *, title: str, contin
         for result in comparison.results:
             for text, value in result.bits_per_byte.items():
                 writer.writerow([result.name, result.method, result.head, result.seed, result.step, text, repr(value)])
-
-
-def _svg(figure: Figure) -> bytes:
-    from matplotlib import pyplot as plt
-
-    stream = io.BytesIO()
-    # Letters as outlines look the same without the font; the salt gives the same input the same file.
-    with plt.rc_context({"svg.fonttype": "path", "svg.hashsalt": "scion"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    return stream.getvalue()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,21 +46,6 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def continuations_section(found: Continuations) -> str:
-    """HTML: a table per prompt, a row per model; empty texts are said to be empty."""
-    parts = [
-        "<h2>The same beginning, continued</h2>",
-        "<p>One text per model, drawn with the same seed and the same settings; see efficiency.json beside the texts.</p>",
-    ]
-    for prompt_id, prompt in found.prompts.items():
-        rows = "\n".join(
-            f'<tr><th scope="row">{html.escape(model)}</th><td class="text">{_shown(text)}</td></tr>'
-            for model, text in found.texts[prompt_id].items()
-        )
-        parts.append(f'<h3>{html.escape(prompt)} …</h3>\n<div class="scroll">\n<table>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>')
-    return "\n".join(parts)
-
-
 def continuations_markdown(directory: Path, *, most: int = 20) -> str:
     """The first prompts of a folder with each model's first text, and whether it was interrupted at the last token allowed.
 
@@ -85,10 +69,3 @@ def continuations_markdown(directory: Path, *, most: int = 20) -> str:
 
 def _quoted(text: str) -> str:
     return text.strip().replace("\n", " ⏎ ") or "(nothing)"
-
-
-def _shown(text: str) -> str:
-    return html.escape(text.strip()).replace("\n", " ⏎ ") or "<i>nothing</i>"
-
-
-STYLE = "td.text { text-align: left; white-space: normal; }\n"

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import rc_context
 
+from common.figure_style import LIGHT
 from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
 from eval.running.results import RESULT_FORMAT
 
@@ -152,7 +154,8 @@ def test_refusals(results, tmp_path):
 def test_lines_are_named_where_they_end_and_drawn_through_the_values(results):
     put_two_methods(results)
     put(results, "source", 5.5, 2.5, stage=None)
-    figure = draw(read_comparison([results]))
+    with rc_context(LIGHT.rc()):
+        figure = draw(read_comparison([results]), LIGHT)
     figure.draw_without_rendering()
     target, english = figure.axes
     assert (target.get_title("left"), english.get_title("left")) == ("Slovene (held out)", "English (held out)")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.reporting.continuations import continuations_section, read_continuations
+from common.pages import Drawing, rendered
+from eval.reporting.continuations import read_continuations
 
 
 def test_texts_stand_under_their_prompts_in_the_order_of_the_models(tmp_path: Path) -> None:
@@ -25,7 +26,8 @@ def test_texts_stand_under_their_prompts_in_the_order_of_the_models(tmp_path: Pa
         "a": [("source", "x\u2028y\nz"), ("after", "dež & sonce")],
         "b": [("source", " "), ("after", "morning")],
     }
-    section = continuations_section(found)
+    parts = {"drawing": Drawing(b"", b"", "", ""), "summary": ([], []), "steps": [], "notes": []}
+    section = rendered("learning_curves.html", title="", continuations=found, **parts)
     assert "<h3>Zjutraj &lt;b&gt; …</h3>" in section and "dež &amp; sonce" in section and "y ⏎ z" in section and "<i>nothing</i>" in section
 
 
