@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import html
-import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from common.html_page import html_figure, html_page, html_table
+from common.figure_style import Palette, drawn
+from common.pages import Drawing, rendered
 from common.tables import markdown_table
 from conversion.comparing.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte, standing_of
 from conversion.comparing.decision import DecisionRule, Standing, figure_of
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 # The method that the others are held against, the first of these that was measured.
 _BASELINES = ("random", "random-all")
 _LARGEST_SHOWN = 2.0  # times the median
-_LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff", "accent": "#0067a5"}
-_DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117", "accent": "#5cb8ee"}
 
 
 @dataclass(frozen=True)
@@ -205,73 +202,43 @@ class Comparison:
 
 def write_comparison(comparison: Comparison, directory: Path) -> None:
     """Write comparison.json, .md, .svg, .png and .html."""
-    light, dark = draw(comparison, dark=False), draw(comparison, dark=True)
-    light.savefig(directory / "comparison.png", metadata={"Software": None})
-    light_svg, dark_svg = _svg(light), _svg(dark)
-    (directory / "comparison.svg").write_bytes(light_svg)
+    light, dark = drawn(lambda palette: draw(comparison, palette), directory / "comparison.png")
+    (directory / "comparison.svg").write_bytes(light)
     (directory / "comparison.json").write_text(json.dumps(comparison.figures(), indent=1) + "\n", encoding="utf-8")
     markdown = ["Bits per byte of held-out text, lower is better.", comparison.recommendation, comparison.tables(), *comparison.notes()]
     (directory / "comparison.md").write_text("\n\n".join(markdown) + "\n", encoding="utf-8")
-    (directory / "comparison.html").write_text(page(comparison, light_svg, dark_svg), encoding="utf-8")
+    (directory / "comparison.html").write_text(page(comparison, light, dark), encoding="utf-8")
 
 
-def page(comparison: Comparison, light_svg: bytes, dark_svg: bytes) -> str:
+def page(comparison: Comparison, light: bytes, dark: bytes) -> str:
     """The page: drawing, table, and how it was measured."""
     names = " and ".join(text.name for text in comparison.texts)
     caption = "Each row is a method. Ring: before training." + (
         f" Dot: after {comparison.training.num_steps} steps." if comparison.training.num_steps else ""
     )
-    figure = html_figure(
-        light_svg,
-        dark_svg,
+    drawing = Drawing(
+        light,
+        dark,
         alternative=f"Bits per byte of each method on {names}; the figures are in the table below.",
         caption=f"{caption} Dashed: the source model with its own vocabulary.",
     )
-    notes = "\n".join(f"<p>{html.escape(note)}</p>" for note in comparison.notes())
-    tables = "\n".join(
-        f'<h3>{html.escape(text.name)} (held out)</h3>\n<div class="scroll">\n{html_table(*comparison.table(text))}\n</div>'
-        for text in comparison.texts
-    )
-    return html_page(
-        "Which transfer method?",
-        "<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different"
-        f" vocabularies compare.</p>\n<p><strong>{html.escape(comparison.recommendation)}</strong></p>\n{figure}\n<h2>Figures</h2>\n{tables}\n"
-        f'<h2>How it was measured</h2>\n<div class="notes">\n{notes}\n</div>',
-    )
+    return rendered("transfer_comparison.html", title="Which transfer method?", comparison=comparison, drawing=drawing)
 
 
-def draw(comparison: Comparison, *, dark: bool) -> Figure:
+def draw(comparison: Comparison, palette: Palette) -> Figure:
     """A panel per text, a row per method: a ring before training, a dot after it, small ticks for single seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    colours = _DARK if dark else _LIGHT
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "axes.edgecolor": colours["muted"],
-        "axes.labelcolor": colours["ink"],
-        "text.color": colours["ink"],
-        "xtick.color": colours["muted"],
-        "ytick.color": colours["ink"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "figure.facecolor": colours["ground"],
-        "axes.facecolor": colours["ground"],
-    }
     methods = comparison.methods[::-1]
-    with plt.rc_context(style):
-        size = (1.6 + 4.2 * len(comparison.texts), 1.0 + 0.3 * len(methods))
-        figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, dpi=200, layout="constrained", sharey=True, squeeze=False)
-        plt.close(figure)
-        for text, panel in zip(comparison.texts, axes[0]):
-            _draw_panel(panel, comparison, text, methods, colours)
+    size = (1.6 + 4.2 * len(comparison.texts), 1.0 + 0.3 * len(methods))
+    figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for text, panel in zip(comparison.texts, axes[0]):
+        _draw_panel(panel, comparison, text, methods, palette)
     return figure
 
 
-def _draw_panel(panel: Axes, comparison: Comparison, text: Text, methods: Sequence[str], colours: Mapping[str, str]) -> None:
-    accent = colours["accent"]
+def _draw_panel(panel: Axes, comparison: Comparison, text: Text, methods: Sequence[str], palette: Palette) -> None:
+    accent = palette.series[0]
     source = mean_bits_per_byte(comparison.of(SOURCE, 0), text.name)
     values = {
         (method, step): [m.scores[text.name].bits_per_byte for m in comparison.of(method, step)]
@@ -284,28 +251,18 @@ def _draw_panel(panel: Axes, comparison: Comparison, text: Text, methods: Sequen
     margin = 0.06 * (max(shown) - min(shown)) or 0.1
     edge = max(shown) + margin
     panel.set_xlim(min(shown) - margin, edge + margin)
-    panel.axvline(source, color=colours["muted"], linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
+    panel.axvline(source, color=palette.muted, linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
     for row, method in enumerate(methods):
         panel.plot([min(means[method, step], edge) for step in comparison.steps], [row] * len(comparison.steps), color=accent, alpha=0.5)
         for step in comparison.steps:
             mean = means[method, step]
             if mean > edge:
-                panel.annotate(f"{figure_of(mean)} →", (edge, row), ha="right", va="bottom", color=colours["ink"], fontsize=8)
+                panel.annotate(f"{figure_of(mean)} →", (edge, row), ha="right", va="bottom", color=palette.ink, fontsize=8)
                 continue
             panel.plot(values[method, step], [row] * len(values[method, step]), "|", color=accent, markersize=9, alpha=0.6)
-            panel.plot(mean, row, "o", color=accent, markerfacecolor=accent if step else colours["ground"], markersize=6.5, zorder=3)
+            panel.plot(mean, row, "o", color=accent, markerfacecolor=accent if step else palette.ground, markersize=6.5, zorder=3)
     panel.set_yticks(range(len(methods)), methods)
-    panel.set_title(f"{text.name} (held out)", loc="left", fontsize=11, fontweight="bold")
+    panel.set_title(f"{text.name} (held out)")
     panel.set_xlabel("bits per byte (lower is better)")
-    panel.grid(axis="both", color=colours["rule"], linewidth=0.7)
-    panel.set_axisbelow(True)
+    panel.grid(axis="both")
     panel.tick_params(length=0, axis="y")
-
-
-def _svg(figure: Figure) -> bytes:
-    from matplotlib import pyplot as plt
-
-    stream = io.BytesIO()
-    with plt.rc_context({"svg.fonttype": "path", "svg.hashsalt": "scion"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    return stream.getvalue()
