@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.figure_style import MARKERS, Palette, drawn
-from common.html_page import html_figure, html_page, html_table
+from common.pages import Drawing, rendered
 from common.tables import markdown_table
 from data_prep.tokenizers.metrics import MOST_PIECES, SizeAdvice, TextFigures
 
@@ -210,7 +209,7 @@ def write_report(report: Report, directory: Path) -> None:
     shown = []
     for name, draw, alternative, caption in figures:
         light, dark = drawn(draw, directory / f"{name}.png")
-        shown.append(html_figure(light, dark, alternative=alternative, caption=caption))
+        shown.append(Drawing(light, dark, alternative, caption))
     markdown = "# Tokenizers\n\n" + "\n".join(f"- {sentence}" for sentence in report.sentences()) + "\n"
     for title, table in _tables(report):
         markdown += f"\n## {title}\n\n{markdown_table(*table)}\n"
@@ -373,29 +372,16 @@ def _bars(
     return figure
 
 
-_STYLE = """th, td { padding-left: 1.1rem; }
-.advice { border-left: 4px solid var(--accent); padding: .1rem 0 .1rem .9rem; margin: 1rem 0; }
-.pieces { font-size: .95rem; line-height: 1.9; margin: .15rem 0 .6rem; max-width: none; overflow-wrap: anywhere; }
-.pieces span { padding: .12rem 0; white-space: pre-wrap; border-bottom: 3px solid var(--accent); margin-right: 2px; }
-.pieces span:nth-child(even) { border-bottom-color: var(--warn); }
-.pieces small { color: var(--muted); }
-.who { font-size: .85rem; color: var(--muted); margin: .5rem 0 0; }
-"""
-
-
-def page(report: Report, figures: Sequence[str]) -> str:
+def page(report: Report, drawings: Sequence[Drawing]) -> str:
     """One HTML page that holds all it shows."""
-    *advice, notes = report.sentences() if report.every == 1 else report.sentences()[:-1]
-    body = ['<div class="advice">', *(f"<p>{html.escape(sentence)}</p>" for sentence in advice), "</div>"] if advice else []
-    body += figures
-    for title, table in _tables(report):
-        body.append(f'<h2>{html.escape(title)}</h2>\n<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(title)}">')
-        body.append(html_table(*table) + "</div>")
-    for sample in report.samples:
-        body.append(f"<h2>A piece of {html.escape(sample.name)}</h2>")
-        for name, parts in sample.pieces.items():
-            spans = "".join(f"<span>{html.escape(part) or '·'}</span>" for part in parts)
-            body.append(f'<p class="who">{html.escape(name)}, {len(parts)} tokens</p>\n<p class="pieces">{spans}</p>')
-    every = "" if report.every == 1 else f" {report.sentences()[-1]}"
-    body.append(f'<p class="notes">{html.escape(notes + every)}</p>')
-    return html_page("Tokenizers compared", "\n".join(body), style=_STYLE)
+    sentences = report.sentences()
+    num_notes = 1 if report.every == 1 else 2
+    return rendered(
+        "tokenizers.html",
+        title="Tokenizers compared",
+        advice=sentences[:-num_notes],
+        drawings=drawings,
+        tables=_tables(report),
+        samples=report.samples,
+        notes=" ".join(sentences[-num_notes:]),
+    )
