@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.figure_style import Palette, drawn
-from common.html_page import html_figure, html_page, html_table
+from common.pages import Drawing, rendered
 from recipes.planner.memory import RUNTIME_GIB
 from recipes.rehearsal.fit import summary
 
@@ -48,12 +47,7 @@ _PHASES = (
     ("load, resumed", "resume"),
     ("save, resumed", "save beside\nthe training"),
 )
-STYLE = """p { max-width: none; }
-table.left { font-size: .85rem; }
-details > summary { margin-top: 1rem; font-weight: 400; color: var(--muted); }
-.bad { color: var(--warn); font-weight: 600; }
-table.left td:last-child, table.left th:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-"""
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def rehearsal_page(document: Mapping[str, Any]) -> str:
@@ -62,14 +56,14 @@ def rehearsal_page(document: Mapping[str, Any]) -> str:
     Args:
         document: as `recipes.rehearsal.run.document_of`.
     """
-    return html_page(f"Rehearsal of {document['recipe']}", rehearsal_body(document), style=STYLE)
+    return rendered("rehearsal.html", title=f"Rehearsal of {document['recipe']}", rehearsal=shown_rehearsal(document))
 
 
-def rehearsal_body(document: Mapping[str, Any]) -> str:
-    """What the page holds below its heading."""
+def shown_rehearsal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What `rehearsal_parts.html` shows of it."""
     reports = document["ranks"]
     light, dark = drawn(lambda palette: draw(reports, palette), None)
-    figure = html_figure(
+    drawing = Drawing(
         light,
         dark,
         alternative="Memory of every rehearsed rank at the fullest moment of each phase, stacked by what it consists of; the figures are in the tables below.",
@@ -78,18 +72,12 @@ def rehearsal_body(document: Mapping[str, Any]) -> str:
             f" same rank, with the {RUNTIME_GIB} GiB that are assumed for CUDA, NCCL and the allocator's gaps; the dashed line is the GPU's memory."
         ),
     )
-    sections = "\n".join(_rank_section(report) for report in reports)
     stand_ins = ", ".join(reports[0].get("stand-ins", ()))
     intro = (
         f"{document['layout']}, {document['processes']:,} processes. Played on simulated GPUs, with tensors that have sizes and no values:"
         " nothing here says anything about losses or speed." + (f" With stand-ins for {stand_ins}." if stand_ins else "")
     )
-    verdicts = "\n".join(f"<p{_class(report)}>rank {report['rank']}: {html.escape(summary(report))}.</p>" for report in reports)
-    return f"<p class=notes>{html.escape(intro)}</p>\n{verdicts}\n{figure}\n{sections}"
-
-
-def _class(report: Mapping[str, Any]) -> str:
-    return "" if report["fit"] is None or report["fit"]["fits"] else " class=bad"
+    return {"intro": intro, "drawing": drawing, "ranks": [_shown_rank(report) for report in reports]}
 
 
 # -- the figure -----------------------------------------------------------------------------------------------------------
@@ -182,32 +170,29 @@ def _write_on_top(axis: Axes, place: float, height: float, palette: Palette, *, 
 # -- the tables -----------------------------------------------------------------------------------------------------------
 
 
-def _rank_section(report: Mapping[str, Any]) -> str:
+def _shown_rank(report: Mapping[str, Any]) -> dict[str, Any]:
     phases = [(name, label.replace("\n", " ")) for name, label in _PHASES if name in report["phases"]]
     kinds = sorted({kind for parts in report["phases consist of"].values() for kind in parts}, key=lambda kind: -_most_of(report, kind))
     rows = [["all", *(f"{report['phases'][phase]:.2f}" for phase, _ in phases)]]
     rows += [[kind, *(_figure(report["phases consist of"][phase].get(kind, 0.0)) for phase, _ in phases)] for kind in kinds]
     took, batches = report["rehearsal"], report["micro batches"]
-    note = (
-        f"Rehearsed with {batches['rehearsed']} of {batches['of the run']} micro batches of a step in {took['processor seconds']:.0f} processor"
-        f" seconds and {took['memory (GiB)']:.1f} GiB. Kinds of tensors below 1 MiB are not looked up."
-    )
-    return "\n".join(
-        [
-            f"<h2>Rank {report['rank']}, stage {report['stage']}</h2>",
-            f"<p class=notes>{html.escape(note)}</p>",
-            f"<h3>Largest at the fullest moment of a step ({html.escape(report['fullest phase'])})</h3>",
-            _scrolled(["GiB", "tensors", "what", "kind", "allocated by"], [_largest(row) for row in report["largest"]], left=True),
-            '<div class="beside">',
-            _part("Sent in a step", ["collective", "GB", "calls", "beside the computation"], [_sent(row) for row in report["traffic of a step"]]),
-            _part("Memory of the host (GiB)", ["while", "this rank", "planned, mean of a node"], _host(report)),
-            _part("Attention", ["kernel", "calls"], [[name, f"{n:g}"] for name, n in report["attention kernels"].items()], none="in blocks, as products of matrices"),
-            "</div>",
-            "<h3>Where the host waits for the GPU</h3>",
-            _waits(report),
-            f"<details><summary>All phases by kind (GiB)</summary>{_scrolled(['kind', *(label for _, label in phases)], rows)}</details>",
-        ]
-    )  # fmt: skip
+    return {
+        "number": report["rank"],
+        "stage": report["stage"],
+        "fits": report["fit"] is None or report["fit"]["fits"],
+        "verdict": summary(report),
+        "note": (
+            f"Rehearsed with {batches['rehearsed']} of {batches['of the run']} micro batches of a step in {took['processor seconds']:.0f} processor"
+            f" seconds and {took['memory (GiB)']:.1f} GiB. Kinds of tensors below 1 MiB are not looked up."
+        ),
+        "fullest": report["fullest phase"],
+        "largest": (("GiB", "tensors", "what", "kind", "allocated by"), [_largest(row) for row in report["largest"]]),
+        "sent": (("collective", "GB", "calls", "beside the computation"), [_sent(row) for row in report["traffic of a step"]]),
+        "host": (("while", "this rank", "planned, mean of a node"), _host(report)),
+        "attention": (("kernel", "calls"), [[name, f"{n:g}"] for name, n in report["attention kernels"].items()]),
+        "waits": _waits(report),
+        "kinds": (("kind", *(label for _, label in phases)), rows),
+    }
 
 
 def _most_of(report: Mapping[str, Any], kind: str) -> float:
@@ -239,7 +224,7 @@ def _sent(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _waits(report: Mapping[str, Any]) -> str:
+def _waits(report: Mapping[str, Any]) -> Table:
     rows = [
         [when, f"{count:g}", place]
         for when, title in (
@@ -250,14 +235,4 @@ def _waits(report: Mapping[str, Any]) -> str:
         )
         for place, count in report[title].items()
     ]
-    return _scrolled(["in", "times", "line"], rows, left=True)
-
-
-def _part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "none") -> str:
-    table = html_table(header, rows) if rows else f"<p>{html.escape(none)}</p>"
-    return f"<div><h3>{html.escape(title)}</h3>\n{table}</div>"
-
-
-def _scrolled(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
-    table = html_table(header, rows)
-    return f'<div class="scroll">{table.replace("<table>", "<table class=left>", 1) if left else table}</div>'
+    return ("in", "times", "line"), rows

@@ -9,8 +9,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from common.html_page import html_page, html_table
-from recipes.rehearsal.page import STYLE, rehearsal_body
+from common.pages import rendered
+from recipes.rehearsal.page import shown_rehearsal
 from recipes.rules import schema
 from recipes.rules.compose import CONF_DIR
 from recipes.rules.schedule_figure import schedule_figure
@@ -37,16 +37,14 @@ def recipe_page(recipe: Recipe, *, chosen: str, overrides: Sequence[str], rehear
         sections.setdefault(general.partition(".")[0] if "." in general else "recipe", []).append(
             [key, _shown(value), _source_of(key, sources), explained.get(general, "")]
         )
-    tables = (
-        f"<h2>{name}</h2>\n<div class='scroll recipe'>{html_table(['key', 'value', 'from', 'what it is'], rows)}</div>"
-        for name, rows in sections.items()
+    header = ("key", "value", "from", "what it is")
+    return rendered(
+        "recipe.html",
+        title=f"Recipe {recipe.name}",
+        rehearsal=rehearsal and shown_rehearsal(rehearsal),
+        schedule=None if _has_no_steps(recipe) else schedule_figure(recipe),
+        sections={name: (header, rows) for name, rows in sections.items()},
     )
-    figure = "" if _has_no_steps(recipe) else f"<h2>Schedule</h2>\n{schedule_figure(recipe)}\n"
-    body, style = figure + "\n".join(tables), ".recipe td { text-align: left; white-space: normal; vertical-align: top; }\n"
-    if rehearsal is None:
-        return html_page(f"Recipe {recipe.name}", body, style=style)
-    body = f"<h2>Rehearsal</h2>\n{rehearsal_body(rehearsal)}\n<h2>All values</h2>\n{body}"
-    return html_page(f"Recipe {recipe.name}", body, style=STYLE + style)
 
 
 def _has_no_steps(recipe: Recipe) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.figure_style import Palette, drawn
-from common.html_page import html_figure
+from common.pages import Drawing
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import in_words, parts_of_run
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _POINTS = 400  # of a line; steps at which a part begins come on top
 
 
-def schedule_figure(recipe: Recipe) -> str:
-    """The drawing as HTML.
+def schedule_figure(recipe: Recipe) -> Drawing:
+    """The drawing.
 
     Args:
         recipe: with steps.
@@ -29,7 +29,7 @@ def schedule_figure(recipe: Recipe) -> str:
     if schedule.ramp_up is not None:
         parts = ", then ".join(f"{size:,} for {number:,} steps" for size, number in batches_of(schedule).parts(steps))
         words += f" Samples of a step: {parts}."
-    return html_figure(light, dark, alternative=words, caption=words)
+    return Drawing(light, dark, words, words)
 
 
 def _draw(recipe: Recipe, steps: int, palette: Palette) -> Figure:
