@@ -1,38 +1,18 @@
-"""Small drawings inside the page: curves with their intervals, and scores on a line; colours follow the page's light and dark."""
+"""Where small drawings inside the page have their lines: curves with their intervals, and scores on a line."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from common.figure_style import DARK, LIGHT
+from common.figure_style import LIGHT
 
 NUM_COLOURS = len(LIGHT.series)
-STYLE = "\n".join(
-    [
-        ":root { " + " ".join(f"--s{i}: {colour};" for i, colour in enumerate(LIGHT.series)) + " }",
-        "@media (prefers-color-scheme: dark) { :root { " + " ".join(f"--s{i}: {c};" for i, c in enumerate(DARK.series)) + " } }",
-        *(f".c{i} {{ --colour: var(--s{i}); }}" for i in range(NUM_COLOURS)),
-        "svg text { font: 11px system-ui, sans-serif; fill: var(--muted); }",
-        "svg .frame { stroke: var(--rule); fill: none; }",
-        "svg .line { stroke: var(--colour); stroke-width: 1.8; fill: none; }",
-        "svg .band { fill: var(--colour); opacity: .16; }",
-        "svg .dot { fill: var(--colour); stroke: var(--ground); stroke-width: 1; }",
-        "svg .whisker { stroke: var(--colour); stroke-width: 1.6; }",
-        "svg .level { stroke: var(--colour); stroke-dasharray: 4 3; }",
-        "svg .mark { stroke: var(--ink); stroke-width: 1.4; }",
-        ".panels { display: flex; flex-wrap: wrap; gap: 1rem 1.4rem; margin-top: .8rem; }",
-        ".panels figure { margin: 0; width: 18.4rem; } .panels svg { width: 100%; height: auto; }",
-        ".panels figcaption { color: var(--ink); font-weight: 600; font-size: .85rem; margin: 0 0 .15rem; }",
-        ".key { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .9rem; margin-top: .6rem; }",
-        ".key span::before { content: ''; display: inline-block; width: .7em; height: .7em; border-radius: 50%;"
-        " background: var(--colour); margin-right: .4em; }",
-    ]
-)
 _WIDTH, _HEIGHT = 300, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 16, 8, 30
+_MOST_DOTS = 30
 
 
 @dataclass(frozen=True)
@@ -55,56 +35,54 @@ class Series:
     is_level: bool = False
 
 
-def curve_panel(title: str, series: Sequence[Series], *, x_label: str) -> str:
-    """One score against training."""
+def curve_panel(title: str, series: Sequence[Series], *, x_label: str) -> dict[str, Any]:
+    """One score against training, as the macro `panel` of `charts.html` draws it."""
     curves = [s for s in series if not s.is_level]
     xs = [point.x for s in curves for point in s.points]
     ends = [v for s in series for p in s.points for v in (p.y, p.low, p.high) if v is not None]
     x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
     y_low, y_high = padded(min(ends), max(ends))
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def x_at(value: float) -> float:
-        return _LEFT + (value - x_low) / (x_high - x_low) * (_WIDTH - _LEFT - _RIGHT)
+        return round(_LEFT + (value - x_low) / (x_high - x_low) * (right - _LEFT), 1)
 
     def y_at(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
+        return round(bottom - (value - y_low) / (y_high - y_low) * (bottom - _TOP), 1)
 
-    parts = []
-    for tick in ticks(y_low, y_high, 4):
-        y = y_at(tick)
-        parts.append(f'<path class="frame" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
-        parts.append(f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{tick_label(tick)}</text>')
-    for tick in ticks(x_low, x_high, 4):
-        parts.append(f'<text x="{x_at(tick):.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{tick_label(tick)}</text>')
-    parts.append(f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">{html.escape(x_label)}</text>')
-    for s in series:
-        parts.append(_curve(s, x_at, y_at))
-    drawing = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{html.escape(title)}</figcaption>{drawing}</figure>"
+    def curve(drawn: Series) -> dict[str, Any]:
+        points = [(x_at(p.x), y_at(p.y)) for p in drawn.points]
+        upper = [(x_at(p.x), y_at(p.high)) for p in drawn.points if p.low is not None and p.high is not None]
+        lower = [(x_at(p.x), y_at(p.low)) for p in reversed(drawn.points) if p.low is not None and p.high is not None]
+        return {
+            "name": drawn.name,
+            "colour": drawn.colour,
+            "level": points[0][1] if drawn.is_level else None,
+            "band": _path([*upper, *lower]) if len(upper) == len(points) else "",
+            "line": _path(points),
+            "dots": points if len(points) <= _MOST_DOTS else [],
+        }
 
-
-def _curve(series: Series, x_at: object, y_at: object) -> str:
-    assert callable(x_at) and callable(y_at)
-    points = series.points
-    if series.is_level:
-        y = y_at(points[0].y)
-        return (
-            f'<path class="level c{series.colour}" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"><title>{html.escape(series.name)}</title></path>'
-        )
-    line = "L".join(f"{x_at(p.x):.1f} {y_at(p.y):.1f}" for p in points)
-    parts = []
-    if all(p.low is not None and p.high is not None for p in points):
-        upper = "L".join(f"{x_at(p.x):.1f} {y_at(p.high):.1f}" for p in points)
-        lower = "L".join(f"{x_at(p.x):.1f} {y_at(p.low):.1f}" for p in reversed(points))
-        parts.append(f'<path class="band" d="M{upper}L{lower}Z"/>')
-    parts.append(f'<path class="line" d="M{line}"/>')
-    if len(points) <= 30:
-        parts += [f'<circle class="dot" cx="{x_at(p.x):.1f}" cy="{y_at(p.y):.1f}" r="3"/>' for p in points]
-    return f'<g class="c{series.colour}"><title>{html.escape(series.name)}</title>{"".join(parts)}</g>'
+    return {
+        "title": title,
+        "x_label": x_label,
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "right": right,
+        "bottom": bottom,
+        "y_ticks": [(y_at(tick), tick_label(tick)) for tick in ticks(y_low, y_high, 4)],
+        "x_ticks": [(x_at(tick), tick_label(tick)) for tick in ticks(x_low, x_high, 4)],
+        "curves": [curve(s) for s in series],
+    }
 
 
-def interval_strip(scores: Sequence[tuple[int, Point]], *, no_skill: float | None) -> str:
-    """Scores of models on one line each, with their intervals; an upright mark where no skill would be.
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "L".join(f"{x} {y}" for x, y in points)
+
+
+def interval_strip(scores: Sequence[tuple[int, Point]], *, no_skill: float | None) -> dict[str, Any]:
+    """Scores of models on one line each, with their intervals, and where no skill would be, as the macro `strip` of `charts.html` draws them.
 
     Args:
         scores: colour and score; x is not used.
@@ -112,19 +90,20 @@ def interval_strip(scores: Sequence[tuple[int, Point]], *, no_skill: float | Non
     ends = [v for _, p in scores for v in (p.y, p.low, p.high) if v is not None] + ([] if no_skill is None else [no_skill])
     low, high = padded(min(ends), max(ends))
     width, row = 170, 11
-    height = row * len(scores) + 4
 
     def x_at(value: float) -> float:
-        return 4 + (value - low) / (high - low) * (width - 8)
+        return round(4 + (value - low) / (high - low) * (width - 8), 1)
 
-    parts = [] if no_skill is None else [f'<path class="mark" d="M{x_at(no_skill):.1f} 1V{height - 1}"/>']
-    for number, (colour, point) in enumerate(scores):
-        y = 2 + row * (number + 0.5)
-        whisker = ""
-        if point.low is not None and point.high is not None:
-            whisker = f'<path class="whisker" d="M{x_at(point.low):.1f} {y}H{x_at(point.high):.1f}"/>'
-        parts.append(f'<g class="c{colour}">{whisker}<circle class="dot" cx="{x_at(point.y):.1f}" cy="{y}" r="3.6"/></g>')
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" aria-hidden="true">{"".join(parts)}</svg>'
+    rows = [
+        {
+            "colour": colour,
+            "x": x_at(point.y),
+            "y": 2 + row * (number + 0.5),
+            "ends": None if point.low is None or point.high is None else (x_at(point.low), x_at(point.high)),
+        }
+        for number, (colour, point) in enumerate(scores)
+    ]
+    return {"width": width, "height": row * len(scores) + 4, "no_skill": None if no_skill is None else x_at(no_skill), "rows": rows}
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
