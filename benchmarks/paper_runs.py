@@ -120,7 +120,9 @@ def _run(row: Row, folder: Path, world: Path, done: dict[tuple[str, ...], tuple[
                     (folder / name).symlink_to((earlier / name).resolve())
             continue
         more = shlex.split(_SMALL.get(module, ""))
-        if module == "eval.harness" and any(word.startswith("itabench") for word in arguments):  # more rows of tasks that ask for no text, so that models differ
+        if module == "eval.harness" and any(
+            word.startswith("itabench") for word in arguments
+        ):  # more rows of tasks that ask for no text, so that models differ
             more += ["--limit", "12"]
         if "--num-pairs" in arguments:  # which the last one decides
             more = ["--num-pairs", "200"]

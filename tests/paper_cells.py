@@ -115,11 +115,12 @@ def _slovene_tasks(folder: Path) -> Checked:
         f"{f1_score(wanted, found, average='macro', labels=['Drži.', 'Ne drži.', 'Ne vemo.'], zero_division=0):.2f}",
     )
     second = _frame(folder, "report/tables.tex", "As Table 5 of the GaMS")
-    marks = [
-        ([n in one["doc"]["right"] for n in (1, 2)], [str(n) in one["resps"][0][0].replace(",", " ").split() for n in (1, 2)])
-        for one in _samples(folder, "source", "sl_multirc_gen")
-    ]
-    yield second["F$_1$"]["source"].split()[0], f"{f1_score(sum((a for a, _ in marks), []), sum((b for _, b in marks), [])):.2f}"
+    wanted, found = [], []
+    for one in _samples(folder, "source", "sl_multirc_gen"):
+        wanted.append([number in one["doc"]["right"] for number in (1, 2)])
+        found.append([str(number) in one["resps"][0][0].replace(",", " ").split() for number in (1, 2)])
+    yield second["F$_1$"]["source"].split()[0], f"{f1_score(np.ravel(wanted), np.ravel(found)):.2f}"
+    marks = zip(wanted, found, strict=True)
     yield second["EM"]["source"], _t_interval([float(a == b) for a, b in marks])
     yield second["Acc."]["adapted"], _t_interval(right("adapted", "rte"))
     third = _frame(folder, "report/tables.tex", "As Table 6 of the GaMS").loc["adapted"]
@@ -360,3 +361,54 @@ def _perplexity(folder: Path) -> Checked:
     yield row["perplexity per token"], f"{np.exp(nats / tokens):,.0f}"
     yield row["bits per byte"].split()[0], f"{nats / np.log(2) / size:.3f}"
     yield row["bytes per token"], f"{size / tokens:.2f}"
+
+
+@_of("low T3")
+def _speed(folder: Path) -> Checked:
+    """Seconds are the clock's; what was said in them is counted in the texts."""
+    figures = json.loads((folder / "generated/efficiency.json").read_text("utf-8"))["models"]
+    page = _frame(folder, "report/report.md", "Generation")
+    rates = {}
+    for model in ("source", "align"):
+        lines = (folder / f"generated/texts/{model}.jsonl").read_text("utf-8").strip().split("\n")
+        told = list(map(json.loads, lines))
+        tokens, size = [], []
+        for number, repeat in enumerate(figures[model]["repeats"]):
+            texts = [one for one in told if one["repeat"] == number]
+            tokens.append(sum(len(one["token_ids"]) for one in texts) / repeat["seconds"])
+            size.append(sum(len(one["text"].encode()) for one in texts) / repeat["seconds"])
+        rates[model] = np.mean(tokens), np.array(size)
+        yield page["tokens/s"][model].split()[0].replace(",", ""), rates[model][0]
+    yield page["speedup"]["align"].split()[0], np.exp(np.mean(np.log(rates["align"][1] / rates["source"][1])))
+
+
+@_of("low T6")
+def _of_training(folder: Path) -> Checked:
+    """A Llama 2 of 7 B in closed form; adapters of rank 8 on all seven projections of each layer."""
+    layers, size, ffn, rows = 32, 4096, 11008, 32_000
+    yield _printed(folder, 1, "parameters"), f"{2 * rows * size + layers * (4 * size**2 + 3 * size * ffn + 2 * size) + size:,}"
+    yield (
+        _printed(folder, 1, "adapters   +[0-9]*")
+        or re.findall(r"  adapters +([\d,]+)$", (folder / "printed_1").read_text("utf-8"), re.MULTILINE)[0],
+        f"{layers * 8 * (4 * 2 * size + 3 * (size + ffn)):,}",
+    )
+    yield _printed(folder, 1, "tokens per step"), f"{8 * 512:,}"
+
+
+@_of("low T7")
+def _of_generation(folder: Path) -> Checked:
+    """The paper's own figures."""
+    settings = json.loads((folder / "generated/efficiency.json").read_text("utf-8"))["conditions"]["settings"]
+    for name, wanted in (("temperature", 0.8), ("top_k", 40), ("top_p", 0.9), ("repetition_penalty", 1.1), ("num_beams", 5)):
+        yield settings[name], wanted
+
+
+@_of("low T8")
+def _low_resource_prompts(folder: Path) -> Checked:
+    first, second = (
+        [json.loads(line)["prompt"] for line in (folder / f"generated_{task}/prompts.jsonl").read_text("utf-8").strip().split("\n")]
+        for task in ("mt_en_my", "sum_my")
+    )
+    for number in range(2):
+        yield first[number], f"အင်္ဂလိပ်မှ မြန်မာသို့ ဘာသာပြန်ပါ။:\neng_Latn devtest {number}\u2028a ="
+    yield second[0], "အောက်ပါစာသားကို မြန်မာဘာသာဖြင့် အကျဉ်းချုပ်ရေးပါ။ ဆောင်းပါး: dolgo 0. dolgo 0. dolgo 0.  အကျဉ်းချုပ်:"
