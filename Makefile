@@ -50,6 +50,9 @@ $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@echo "== setup: installing $$(grep -c == requirements.txt) pinned packages (3 to 6 minutes, 3 GB on disk)"
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-compile -r requirements.txt
+	@# The loops over text are C, compiled at first use.
+	@command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || \
+	  $(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-compile ziglang==0.17.1
 	@# pip would compile on one core; some packages carry templates that are no Python, which are passed over.
 	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .

@@ -1,7 +1,6 @@
 """The compiled hot loops: built from C sources at first use, with the headers beside this file, and kept in the user's cache.
 
-No compiler is required: without one (or with SCION_NATIVE=0) `load` gives None and callers take their Python path, which is slower
-and gives the same output.
+The compiler is the system's, else that of the Python package `ziglang`, which `make setup` installs where there is none.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +34,13 @@ def cache_dir() -> Path:
 
 
 @cache
-def load(source: Path) -> ctypes.CDLL | None:
-    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr)."""
-    if os.environ.get("SCION_NATIVE") == "0":
-        return None
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
-    if compiler is None:
-        print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
-        return None
+def load(source: Path) -> ctypes.CDLL:
+    """The library of a C file, compiled if it is not yet in the cache.
+
+    Raises:
+        ValueError: if there is no compiler, or it fails.
+    """
+    compiler = _compiler()
     # -march=native: a home directory is often shared by machines of different kinds, so the processor is part of the name.
     text = b"".join(path.read_bytes() for path in (source, *sorted(_HEADERS.glob("*.h"))))
     key = digest_bytes(text + repr((_FLAGS, compiler, _processor())).encode()).removeprefix("xxh3:")
@@ -50,8 +50,19 @@ def load(source: Path) -> ctypes.CDLL | None:
             _compile(compiler, source, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower", file=sys.stderr)
-        return None
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().split("\n")[0]
+        raise ValueError(
+            f"{source.name} could not be compiled by `{' '.join(compiler)}` into {target.parent}: {said or error}; another compiler may do"
+            " (gcc, clang, or `pip install ziglang`), and XDG_CACHE_HOME may name another place"
+        ) from error
+
+
+def _compiler() -> tuple[str, ...]:
+    if (found := next((path for name in _COMPILERS if (path := shutil.which(name))), None)) is not None:
+        return (found,)
+    if find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise ValueError("there is no C compiler, which Scion's loops over text need: install gcc or clang, or `pip install ziglang`")
 
 
 def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
@@ -60,12 +71,12 @@ def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
-def _compile(compiler: str, source: Path, target: Path) -> None:
+def _compile(compiler: Sequence[str], source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:  # several processes may be at it
         built = Path(directory) / target.name
-        words = [compiler, *_FLAGS, f"-I{_HEADERS}", "-o", str(built), str(source), "-lm"]
-        subprocess.run(words, check=True, capture_output=True, timeout=120)
+        words = [*compiler, *_FLAGS, f"-I{_HEADERS}", "-o", str(built), str(source), "-lm"]
+        subprocess.run(words, check=True, capture_output=True, timeout=300)
         os.replace(built, target)
 
 

@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if twice := [path for path, times in Counter(path.resolve() for path in arguments.input).items() if times > 1]:
         raise ValueError(f"the input file {twice[0]} is given twice, so that its text would count twice; name each file once")
     show(f"{len(arguments.input)} file{'s' * (len(arguments.input) > 1)} by {arguments.tokenizer}: loading the tokenizer")
-    # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
+    # Read once, by the tokenizer library's thread pool at its first use; used where there is one file whose tokenizer's words are not kept.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     work = partial(

@@ -5,7 +5,6 @@ What a text may need is found in one pass over its bytes (`Measurer.dirt`); most
 
 from __future__ import annotations
 
-import ctypes
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -17,7 +16,6 @@ from urllib.parse import urlsplit
 import numpy as np
 import xxhash
 
-from common import native
 from data_prep.cleaning import mojibake
 from data_prep.cleaning.code_pages import WRONG_PAGE
 from data_prep.cleaning.code_points import (
@@ -40,7 +38,7 @@ from data_prep.cleaning.line_search import LineSearch
 from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import masked, may_hold
 from data_prep.cleaning.text_hygiene import Step
-from data_prep.cleaning.text_measures import ANYTHING, NO_RULE, SOURCE, UNKNOWN, Measurer
+from data_prep.cleaning.text_measures import ANYTHING, NO_RULE, UNKNOWN, Measurer
 from data_prep.reading.blocks import Block
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
@@ -64,7 +62,7 @@ class DocumentFilter:
 
     def __init__(self, filters: Mapping[str, Any], repeated: Set[int] = frozenset()) -> None:
         self._key = pickle.dumps(dict(filters))
-        self.settings, self._dirt = _prepared(self._key, native.load(SOURCE))
+        self.settings, self._dirt = _prepared(self._key)
         self._repeated = repeated
         self._search = self._line_search()
         self._seen: set[int] = set()
@@ -251,7 +249,7 @@ class DocumentFilter:
         )
 
     def _rules(self, language: str | None) -> tuple[tuple[Rule, ...], Measurer]:
-        return _rules_of(self._key, language, native.load(SOURCE))
+        return _rules_of(self._key, language)
 
     def _phrase(self, text: str, dirt: int) -> str | None:
         for name, phrases in self.settings.phrases.items():
@@ -279,8 +277,8 @@ class DocumentFilter:
 
 # Shards of one run have the same settings: to make these again for each of many small files would take longer than the files.
 @lru_cache(maxsize=4)
-def _prepared(filters: bytes, loops: ctypes.CDLL | None) -> tuple[FilterSettings, Measurer]:
-    """Settings, and what finds the texts that they may be for by these loops."""
+def _prepared(filters: bytes) -> tuple[FilterSettings, Measurer]:
+    """Settings, and what finds the texts that they may be for."""
     settings = settings_for(pickle.loads(filters), None)
     return settings, Measurer((), _triggers(settings))
 
@@ -295,7 +293,7 @@ def _triggers(settings: FilterSettings) -> dict[str, Set[str]]:
 
 
 @lru_cache(maxsize=256)
-def _rules_of(filters: bytes, language: str | None, loops: ctypes.CDLL | None) -> tuple[tuple[Rule, ...], Measurer]:
+def _rules_of(filters: bytes, language: str | None) -> tuple[tuple[Rule, ...], Measurer]:
     settings = settings_for(pickle.loads(filters), language)
     return settings.rules, Measurer(settings.stop_words, _triggers(settings))
 

@@ -23,8 +23,7 @@ from data_prep.cleaning.language_filter import SCRIPTS
 from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
 from data_prep.cleaning.scores import ScoreRule, score_rule
-from data_prep.cleaning.text_measures import LIMITS, NOTHING
-from data_prep.cleaning.text_measures_plain import Measures
+from data_prep.cleaning.text_measures import LIMITS, NOTHING, Measures
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, plain_code, short_code
 
 FOLDER = Path(__file__).with_name("filters")

@@ -53,8 +53,6 @@ class LineSearch:
         contains = {bit: kept for bit, groups in contains.items() if (kept := [group for group in groups if all(group)][:32])}
         self.always = repeated_bit if repeated else 0
         self._bits = sum(whole) | sum(contains) | self.always
-        if self._library is None:
-            return
         lines = dict.fromkeys(repeated, self.always)
         longest = math.ceil(min(max_words, 1 << 40)) if repeated else 0
         for bit, phrases in whole.items():
@@ -82,7 +80,7 @@ class LineSearch:
     def found(self, data: bytes, bits: int) -> int:
         """The bits without those of lines and phrases that the text (UTF-8) has not."""
         wanted = (bits & self._bits) | self.always
-        if self._library is None or not wanted:
+        if not wanted:
             return bits | self.always
         return (bits & ~self._bits) | int(
             self._library.search_text(ctypes.byref(self._search), data, ctypes.c_int64(len(data)), ctypes.c_uint32(wanted))
@@ -90,9 +88,6 @@ class LineSearch:
 
     def found_of_all(self, text: bytes, offsets: NDArray[np.int64], hard: int, bits: NDArray[np.uint32]) -> None:
         """The same for texts one behind the other in place of their `bits` (num_texts,), and MARKUP; those that have one of `hard` keep the others."""
-        if self._library is None:
-            bits |= np.uint32(self.always)
-            return
         self._library.search_texts(
             ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
             address(bits),
@@ -101,8 +96,6 @@ class LineSearch:
     def short_lines(self, text: bytes, offsets: NDArray[np.int64], max_words: int) -> tuple[NDArray[np.uint64], list[int]]:
         """(num_hashes,) the distinct hashes of lines of at most so many words of each text, one text behind the other, and the texts that Python has to look at."""
         num_texts = len(offsets) - 1
-        if self._library is None:
-            return np.zeros(0, np.uint64), list(range(num_texts))
         most = len(text) // 2 + num_texts  # a line that has a hash has a character, and all but the last of a text end
         if len(self._hashes) < most:
             self._hashes = np.empty(most, np.uint64)
@@ -165,20 +158,6 @@ def line_hashes(lines: Sequence[str]) -> list[int]:
     """64 bits of each line in small letters, digits aside: pages are numbered."""
     data = _DIGITS.sub("0", "\n".join(lines)).encode()
     library = native.load(SOURCE)
-    if library is None:
-        return [_hash_of(line) for line in data.split(b"\n")]
     hashes = np.empty(data.count(b"\n") + 1, np.uint64)
     library.hash_lines(data, ctypes.c_int64(len(data)), address(hashes))
     return list(hashes.tolist())
-
-
-def _hash_of(data: bytes) -> int:
-    """As `hash_of` in line_search.c."""
-    value = 0
-    for at in range(0, len(data), 8):
-        value = ((value ^ int.from_bytes(data[at : at + 8], "little")) * 0x9E3779B97F4A7C15) & _MASK
-        value ^= value >> 32
-    value ^= len(data) << 56 & _MASK
-    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
-    return (value ^ value >> 31) or 1

@@ -99,13 +99,9 @@ def repair(text: str) -> str:
 
 
 def may_repair(data: bytes) -> bool:
-    """Whether `repair` could change a text (UTF-8); any may where there is no compiler."""
+    """Whether `repair` could change a text (UTF-8)."""
     library = native.load(SOURCE)
-    return (
-        library is None
-        or WRONG_PAGE.search(data) is not None
-        or bool(library.may_repair(ctypes.byref(_compiled_pages()), data, ctypes.c_int64(len(data))))
-    )
+    return WRONG_PAGE.search(data) is not None or bool(library.may_repair(ctypes.byref(_compiled_pages()), data, ctypes.c_int64(len(data))))
 
 
 class _Pages(ctypes.Structure):

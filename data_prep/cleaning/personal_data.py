@@ -123,10 +123,10 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
 
 
 def may_hold(data: bytes, kinds: tuple[Kind, ...]) -> bool:
-    """Whether `masked` may find something in a text (UTF-8); in any where there is no compiler, or a pattern is not one of the built-in ones."""
+    """Whether `masked` may find something in a text (UTF-8); in any where a pattern is not one of the built-in ones."""
     library = native.load(SOURCE)
     of_bits = {kind.bit: kind for kind in kinds}
-    if library is None or 0 in of_bits or len(of_bits) < len(kinds):
+    if 0 in of_bits or len(of_bits) < len(kinds):
         return True
     places, bits = np.empty(_MAX_PLACES, np.int64), np.empty(_MAX_PLACES, np.uint32)
     library.personal_places.restype = ctypes.c_int64

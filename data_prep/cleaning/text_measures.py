@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from common import native
 from common.native import address
 from data_prep.cleaning.code_points import dirt, folded, kinds, lower
-from data_prep.cleaning.text_measures_plain import Measures, PlainLoops
 
 SOURCE = Path(__file__).with_name("text_measures.c")
 PREFIX = 5  # folded letters of a word that a trigger is known by
@@ -38,6 +37,68 @@ LIMITS = np.dtype(
 
 _PRIME = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+
+
+class Measures(NamedTuple):
+    """The numbers; shares are from 0 to 1, `characters` are code points and those of shares are the visible ones.
+
+    Attributes:
+        mean_word_length, longest_word: characters of words, punctuation at their ends aside.
+        alphabetic_words: share of what stands between white space that has a letter in it.
+        stop_words, stop_word_share: words of the language's list.
+        hash_signs, ellipses, curly_brackets, lines_per_word: for each word; of curly brackets the opening ones.
+        bullet_lines, ellipsis_lines, terminal_lines, short_lines: share of lines that begin with a bullet, end with an ellipsis, end with a
+            mark that ends sentences, have at most 30 characters.
+        ended_lines: those of `terminal_lines` that end with no ellipsis.
+        link_characters: share in web addresses.
+        upper_letters: share of the letters.
+        holes, hole_share: U+FFFD, as a number and as a share.
+        duplicate_...: lines and paragraphs that were in the text before, of their number and of their characters.
+        top_N_gram: share of the characters in the most frequent n-gram, if it is there twice or more (the longest of equally frequent ones).
+        duplicate_N_gram: share of the characters in n-grams that were in the text before, counted once.
+    """
+
+    characters: float
+    words: float
+    lines: float
+    sentences: float
+    mean_word_length: float
+    longest_word: float
+    alphabetic_words: float
+    stop_words: float
+    stop_word_share: float
+    hash_signs: float
+    ellipses: float
+    bullet_lines: float
+    ellipsis_lines: float
+    terminal_lines: float
+    short_lines: float
+    lines_per_word: float
+    link_characters: float
+    letters: float
+    digits: float
+    upper_letters: float
+    holes: float
+    hole_share: float
+    curly_brackets: float
+    duplicate_lines: float
+    duplicate_line_characters: float
+    duplicate_paragraphs: float
+    duplicate_paragraph_characters: float
+    top_2_gram: float
+    top_3_gram: float
+    top_4_gram: float
+    duplicate_5_gram: float
+    duplicate_6_gram: float
+    duplicate_7_gram: float
+    duplicate_8_gram: float
+    duplicate_9_gram: float
+    duplicate_10_gram: float
+
+    @property
+    def ended_lines(self) -> float:
+        """See above."""
+        return self.terminal_lines - self.ellipsis_lines
 
 
 class Measurer:
@@ -64,9 +125,6 @@ class Measurer:
                 keys[key] = keys.get(key, 0) | 1 << number
         self._stop_words = frozenset(map(folded, stop_words))
         self._library = native.load(SOURCE)
-        if self._library is None:
-            self._plain = PlainLoops(self._stop_words)
-            return
         self._library.text_dirt.restype = ctypes.c_uint32
         self._out = np.zeros(len(Measures._fields))
         self._out_at = ctypes.c_void_p(self._out.ctypes.data)
@@ -88,15 +146,13 @@ class Measurer:
         self._tables_at = ctypes.byref(self._tables)
 
     def dirt(self, data: bytes) -> int:
-        """What a text (UTF-8) may need: bits as named above, and those of `group_bits`; more than it needs where there is no compiler."""
-        if self._library is None:
-            return ANYTHING
+        """What a text (UTF-8) may need: bits as named above, and those of `group_bits`."""
         return int(self._library.text_dirt(self._tables_at, data, ctypes.c_int64(len(data))))
 
     def judge(
         self, text: bytes, offsets: NDArray[np.int64], hard: int, rules: NDArray[Any], *, measures: bool
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.float64]] | None:
-        """What texts may need (`dirt`), the first rule that refuses each as it is, and the value of that rule; None where there is no compiler.
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.float64]]:
+        """What texts may need (`dirt`), the first rule that refuses each as it is, and the value of that rule.
 
         All are (num_texts,).  Where no rule does it is `NO_RULE` and the value the words, and `UNKNOWN` where one of the bits of `hard` is found.
 
@@ -105,8 +161,6 @@ class Measurer:
             rules: (num_rules,) `LIMITS`.
             measures: whether words are wanted even if there is no rule.
         """
-        if self._library is None:
-            return None
         found = tuple(np.empty(len(offsets) - 1, dtype) for dtype in (np.uint32, np.int32, np.float64))
         self._library.texts_judge(
             self._tables_at, text, address(offsets), ctypes.c_int64(len(offsets) - 1), ctypes.c_uint32(hard), address(rules),
@@ -120,8 +174,6 @@ class Measurer:
         Raises:
             ValueError: if there is not enough memory for a very long one.
         """
-        if self._library is None:
-            return self._plain.measure(data.decode())
         if not self._library.text_measure(self._tables_at, data, ctypes.c_int64(len(data)), self._out_at):
             raise ValueError(f"there is not enough memory to measure a text of {len(data)} bytes; lower --max-document-mib")
         return Measures._make(self._out.tolist())

@@ -12,87 +12,25 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common import native
 from common.native import address
-from data_prep.deduplication.onion_plain import PlainEngine
 from data_prep.deduplication.onion_types import BOUNDARIES, SCORES, SMOOTHINGS, Decisions, OnionSettings, Scan
 
 SOURCE = Path(__file__).with_name("onion.c")
 MAX_ORDINAL = (1 << 32) - 1  # of a paragraph; the last number says "none"
 
 
-class Table(Protocol):
-    """N-grams of kept text: hash -> ordinal of the paragraph that first brought it."""
-
-    def __len__(self) -> int: ...
-
-    def reserve(self, num_ngrams: int) -> None:
-        """Make room for so many in all: growing one by one takes longer than all the rest."""
-        ...
-
-    def first(self, hashes: NDArray[np.uint64], values: NDArray[np.uint32], none: int) -> NDArray[np.uint32]:
-        """For each hash in order the value it was first stored with, or `none` where it is new, which stores it; 0 is always new.
-
-        All arrays are (num_hashes,).
-        """
-        ...
-
-    def decide(self, scan: Scan, settings: OnionSettings, first_ordinal: int, decisions: Decisions) -> None:
-        """Decide over the next documents of the text and store the n-grams of what is kept.
-
-        Args:
-            first_ordinal: number of paragraphs before these, which gives each its ordinal.
-            decisions: filled in; verdicts that are set already stay.
-        """
-        ...
-
-
-class Engine(Protocol):
-    """The loops, in C or in Python."""
-
-    def scan(self, documents: list[bytes], settings: OnionSettings) -> Scan:
-        """Hash the n-grams of documents (UTF-8); a token is what `str.split` gives."""
-        ...
-
-    def scan_joined(self, text: bytes, offsets: NDArray[np.int64], settings: OnionSettings) -> Scan:
-        """The same of documents one behind the other: document d is text[offsets[d]:offsets[d + 1]], `offsets` (num_documents + 1,)."""
-        ...
-
-    def apply(
-        self,
-        sources: NDArray[np.uint32],
-        paragraph_token: NDArray[np.int64],
-        document_paragraph: NDArray[np.int64],
-        settings: OnionSettings,
-        decisions: Decisions,
-    ) -> None:
-        """Decide as `Table.decide` over documents whose seen n-grams are known.
-
-        Args:
-            sources: (num_tokens,) ordinal of the paragraph that brought the n-gram which ends at a token, `MAX_ORDINAL` where none is seen.
-            paragraph_token: (num_paragraphs,) first token of each.
-            document_paragraph: (num_documents + 1,) first paragraph of each; the last number is that of all paragraphs.
-            decisions: filled in; verdicts that are set already stay.
-        """
-        ...
-
-    def table(self) -> Table:
-        """A new empty table."""
-        ...
-
-
 def engine() -> Engine:
-    """The compiled loops, or the Python ones where there is no compiler."""
-    library = native.load(SOURCE)
-    return PlainEngine() if library is None else NativeEngine(library)
+    """The compiled loops."""
+    return Engine(native.load(SOURCE))
 
 
-class NativeEngine:
+class Engine:
     """The loops of onion.c."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -103,13 +41,13 @@ class NativeEngine:
         library.onion_table_size.restype = ctypes.c_int64
 
     def scan(self, documents: list[bytes], settings: OnionSettings) -> Scan:
-        """See `Engine.scan`."""
+        """Hash the n-grams of documents (UTF-8); a token is what `str.split` gives."""
         offsets = np.zeros(len(documents) + 1, dtype=np.int64)
         np.cumsum([len(document) for document in documents], out=offsets[1:])
         return self.scan_joined(b"".join(documents), offsets, settings)
 
     def scan_joined(self, text: bytes, offsets: NDArray[np.int64], settings: OnionSettings) -> Scan:
-        """See `Engine.scan_joined`."""
+        """The same of documents one behind the other: document d is text[offsets[d]:offsets[d + 1]], `offsets` (num_documents + 1,)."""
         num_documents = len(offsets) - 1
         room = len(text) // 2 + num_documents + 1  # a token and its separator are at least two bytes
         if not self._room or len(self._room[0]) < room:  # kept: new pages from the kernel cost as much as the scan
@@ -138,7 +76,14 @@ class NativeEngine:
         settings: OnionSettings,
         decisions: Decisions,
     ) -> None:
-        """See `Engine.apply`."""
+        """Decide as `Table.decide` over documents whose seen n-grams are known.
+
+        Args:
+            sources: (num_tokens,) ordinal of the paragraph that brought the n-gram which ends at a token, `MAX_ORDINAL` where none is seen.
+            paragraph_token: (num_paragraphs,) first token of each.
+            document_paragraph: (num_documents + 1,) first paragraph of each; the last number is that of all paragraphs.
+            decisions: filled in; verdicts that are set already stay.
+        """
         _require_memory(
             self._library.onion_apply(
                 address(sources), ctypes.c_uint32(MAX_ORDINAL), address(paragraph_token), address(document_paragraph),
@@ -146,13 +91,13 @@ class NativeEngine:
             )
         )  # fmt: skip
 
-    def table(self) -> NativeTable:
-        """See `Engine.table`."""
-        return NativeTable(self._library)
+    def table(self) -> Table:
+        """A new empty table."""
+        return Table(self._library)
 
 
-class NativeTable:
-    """The table of onion.c: 16 to 24 bytes an n-gram."""
+class Table:
+    """N-grams of kept text: hash -> ordinal of the paragraph that first brought it, in 16 to 24 bytes each."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -166,11 +111,14 @@ class NativeTable:
         return int(self._library.onion_table_size(self._pointer))
 
     def reserve(self, num_ngrams: int) -> None:
-        """See `Table.reserve`."""
+        """Make room for so many in all: growing one by one takes longer than all the rest."""
         _require_memory(self._library.onion_table_reserve(self._pointer, _int64(num_ngrams)))
 
     def first(self, hashes: NDArray[np.uint64], values: NDArray[np.uint32], none: int) -> NDArray[np.uint32]:
-        """See `Table.first`."""
+        """For each hash in order the value it was first stored with, or `none` where it is new, which stores it; 0 is always new.
+
+        All arrays are (num_hashes,).
+        """
         result = np.empty(len(hashes), np.uint32)
         _require_memory(
             self._library.onion_first(
@@ -180,7 +128,12 @@ class NativeTable:
         return result
 
     def decide(self, scan: Scan, settings: OnionSettings, first_ordinal: int, decisions: Decisions) -> None:
-        """See `Table.decide`."""
+        """Decide over the next documents of the text and store the n-grams of what is kept.
+
+        Args:
+            first_ordinal: number of paragraphs before these, which gives each its ordinal.
+            decisions: filled in; verdicts that are set already stay.
+        """
         _require_memory(
             self._library.onion_decide(
                 self._pointer, address(scan.hashes), address(scan.paragraph_token), address(scan.document_paragraph),

@@ -134,3 +134,11 @@ class Decisions:
     def empty(cls, num_paragraphs: int) -> Decisions:
         """Room for decisions, all paragraphs kept."""
         return cls(np.zeros(num_paragraphs, np.uint8), *(np.zeros(num_paragraphs, np.uint32) for _ in range(5)))
+
+
+def finish(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix all bits of each value, of any shape; never 0, which says that there is no n-gram."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return np.where(values == 0, np.uint64(1), values)

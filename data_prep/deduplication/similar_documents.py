@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from common import native
 from common.native import address
 from common.progress import Progress
-from data_prep.deduplication import similar_plain
-from data_prep.deduplication.onion_plain import finish
+from data_prep.deduplication.onion_types import finish
 
 SOURCE = Path(__file__).with_name("similar.c")
 _MAX_N = 64  # words that similar.c remembers
@@ -226,22 +225,17 @@ def _folded(point: int) -> int:
 
 
 class Sketcher:
-    """Makes n-grams and keys of bands of documents, in C or in Python.
+    """Makes n-grams and keys of bands of documents."""
 
-    Args:
-        library: of similar.c, None for Python.
-    """
-
-    def __init__(self, settings: SimilarSettings, library: ctypes.CDLL | None) -> None:
+    def __init__(self, settings: SimilarSettings) -> None:
         self._n, (self._bands, self._rows) = settings.n, settings.curve
         random = finish(np.arange(1, 2 * self._bands * self._rows + 1, dtype=np.uint64)) >> np.uint64(32)
         self._a, self._b = random[0::2].astype(np.uint32) | np.uint32(1), random[1::2].astype(np.uint32)
-        self._library = library
+        self._library = native.load(SOURCE)
+        self._library.similar_scan.restype = ctypes.c_int64
         self._places = np.full(_NUM_PAGES, -1, np.int32)
         self._pages = np.zeros((0, _PAGE), np.uint32)
-        if library is not None:
-            library.similar_scan.restype = ctypes.c_int64
-            self._learn(0)
+        self._learn(0)
 
     def sketch(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
         """What is known of some documents.
@@ -250,11 +244,6 @@ class Sketcher:
             (num_ngrams,) the different n-grams of all texts one behind the other; (len(texts),) how many each has; (len(texts),) its words;
             and (len(texts), bands) its keys.
         """
-        if self._library is None:
-            grams, counts = similar_plain.scan([text.decode() for text in texts], _FOLD, self._n)
-            sizes = np.array([len(own) for own in grams], np.int64)
-            keys = self._keys(similar_plain.minima(grams, self._a, self._b))
-            return np.concatenate([np.zeros(0, np.uint32), *grams]), sizes, np.array(counts, np.int64), keys
         data = b"".join(texts)
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
@@ -327,7 +316,7 @@ def sketch_shard(groups: Iterable[Sequence[bytes]], settings: SimilarSettings, d
         groups: texts in UTF-8, some at a time.
     """
     place = _Sketches(directory, shard)
-    sketcher = Sketcher(settings, native.load(SOURCE))
+    sketcher = Sketcher(settings)
     names = ("shingles", "sizes", "words", "keys", "groups")
     files = [open(place.path(name), "wb") for name in names]  # noqa: SIM115 closed below
     try:
@@ -432,13 +421,6 @@ def _decide(
     group_starts = np.searchsorted(documents[order], np.arange(len(sizes) + 1))
     containment = settings.measure == "containment"
     library = native.load(SOURCE)
-    if library is None:
-        sets = [np.asarray(shingles[start : start + size]) for start, size in zip(starts.tolist(), sizes.tolist())]
-        lists = [own_groups[a:b].tolist() for a, b in zip(group_starts.tolist(), group_starts[1:].tolist())]
-        of_list, share_list, compared = similar_plain.decide(
-            sets, lists, least=settings.share, checked=settings.checked, containment=containment, most=_MOST_COMPARED
-        )
-        return np.array(of_list, np.int64), np.array(share_list), compared
     room = np.concatenate([[0], np.cumsum(np.bincount(groups))]).astype(np.int64)
     of, shares = np.empty(len(sizes), np.int64), np.empty(len(sizes))
     library.similar_decide.restype = ctypes.c_int64

@@ -274,7 +274,7 @@ def check(
         if not np.array_equal(data[number], [*front, *expected_ids]):
             raise ValueError(
                 f"document {number} of {directory} has other tokens than the tokenizer gives for its text, which begins {text[:80]!r};"
-                " this is a defect of Scion: run again with SCION_NATIVE=0, and report it"
+                " this is a defect of Scion: report it with the tokenizer and this text"
             )
         num_decoded += tokenizer.decode(data[number][len(front) : -1].tolist(), skip_special_tokens=False) == text
     return {"num_samples": len(samples), "num_samples_decoded_to_their_text": num_decoded}

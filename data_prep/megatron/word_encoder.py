@@ -1,7 +1,7 @@
 """Token ids of texts, equal to the tokenizer library's and several times faster: each word once, then from a cache of bounded size.
 
-`data_prep.megatron.word_rules` says which tokenizers allow it and why that is exact.  The loops are C (word_encoder.c).  Everything else, and everything
-where there is no compiler, is the library's `encode_batch_fast`.
+`data_prep.megatron.word_rules` says which tokenizers allow it and why that is exact.  The loops are C (word_encoder.c).  Everything else is the
+library's `encode_batch_fast`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class WordEncoder:
         self._library.word_encoder_free(self._encoder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return word_encoder, (self._tokenizer,)  # where there is no compiler, the library's: the ids are the same
+        return word_encoder, (self._tokenizer,)
 
     def for_threads(self, number: int) -> list[WordEncoder]:
         """So many encoders, at least this one, with caches of their own."""
@@ -212,8 +212,7 @@ def word_encoder(tokenizer: Tokenizer) -> WordEncoder | LibraryEncoder:
         rules = word_rules(tokenizer)
     except NotExactError as error:
         return LibraryEncoder(tokenizer, str(error))
-    library = native.load(SOURCE)
-    return LibraryEncoder(tokenizer, "there is no C compiler") if library is None else WordEncoder(tokenizer, NativeRules(rules, library))
+    return WordEncoder(tokenizer, NativeRules(rules, native.load(SOURCE)))
 
 
 def _categories(cutting: int) -> NDArray[np.uint8]:

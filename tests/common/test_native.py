@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pwd
+import sys
 from pathlib import Path
 
 import pytest
 
 from common import native
+from data_prep.deduplication import onion
 from tests.processes import ROOT
 
 
@@ -23,6 +25,22 @@ def test_a_user_without_a_home_has_no_cache_and_no_error(monkeypatch: pytest.Mon
     assert not native.cache_dir().exists()
     with pytest.raises(NotADirectoryError):
         native.cache_dir().mkdir(parents=True)
+
+
+def test_without_a_compiler_it_is_that_of_a_package_or_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(native, "_COMPILERS", ())
+    monkeypatch.setattr(native, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"^there is no C compiler, .*: install gcc or clang, or `pip install ziglang`$"):
+        native.load.__wrapped__(onion.SOURCE)
+    monkeypatch.setattr(native, "find_spec", lambda name: name)
+    assert native._compiler() == (sys.executable, "-m", "ziglang", "cc")
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'no such flag' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(native, "_COMPILERS", (str(compiler),))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=r"^onion.c could not be compiled by `.*cc` into .*: no such flag; another compiler may do"):
+        native.load.__wrapped__(onion.SOURCE)
 
 
 def test_threads_follow_the_processors_that_a_process_may_use() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow
 import pytest
 
-from common import native
 from common.artifacts import check_files, read_manifest
 from data_prep.dedup import dedup, main
 from data_prep.deduplication import onion
@@ -141,18 +140,13 @@ def test_the_same_for_any_number_of_processes_and_passes(whole: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_workers_and_the_missing_compiler_change_no_byte(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_no_byte(whole: Path, tmp_path: Path) -> None:
     corpora = [Corpus("c", (whole / "all.jsonl",)), Corpus("d", (tmp_path / "d.jsonl.gz", tmp_path / "empty.jsonl"))]
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(jsonl(random_texts(50, seed=1)).encode()))
     (tmp_path / "empty.jsonl").write_text("")
     dedup(corpora, tmp_path / "one", methods=DocumentMethods(same=True))
     dedup(corpora, tmp_path / "three", methods=DocumentMethods(same=True), workers=3, passes=2)
-    monkeypatch.setenv("SCION_NATIVE", "0")
-    native.load.cache_clear()
-    assert not isinstance(onion.engine(), onion.NativeEngine)
-    dedup(corpora, tmp_path / "plain", methods=DocumentMethods(same=True), workers=2, passes=2)
-    native.load.cache_clear()
-    assert files(tmp_path / "one") == files(tmp_path / "three") == files(tmp_path / "plain")
+    assert files(tmp_path / "one") == files(tmp_path / "three")
 
 
 def test_one_pass_holds_each_ngram_of_kept_text_once(tmp_path: Path, write: Write) -> None:

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common import native
 from common.artifacts import digest_bytes
 from data_prep.clean import main
-from data_prep.cleaning import line_search, mojibake, personal_data, repeated_lines
+from data_prep.cleaning import mojibake, personal_data, repeated_lines
 from data_prep.cleaning.code_points import ADDRESS, NUMBER
 from data_prep.cleaning.document_filter import DocumentFilter
 from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, Rule, limits, read_filters, settings_for
@@ -29,7 +28,6 @@ from data_prep.cleaning.text_measures import LIMITS, NO_RULE, NOTHING, Measurer
 from data_prep.reading.blocks import Block
 from data_prep.reading.documents import Document
 
-pytestmark = pytest.mark.skipif(native.load(line_search.SOURCE) is None, reason="no C compiler")
 NEWS = "Predsednik je včeraj v Ljubljani izjavil, da bo vlada prihodnji teden obravnavala predlog zakona o javnih podjetjih."
 # Upper and lower, letters whose small ones are none, longer or by their place; numbers of all kinds; white space and ends of lines of all kinds; marks.
 PIECES = [
@@ -181,13 +179,6 @@ def test_headings_and_words_of_menus_that_surely_stay_are_told() -> None:
         assert bool(filters._search.found(text.encode(), menus) & menus) is may_go, text
 
 
-def test_every_text_may_have_a_repeated_line_where_its_search_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_search.native, "load", lambda source: None)
-    bits = np.array([0, 4], np.uint32)
-    LineSearch({}, {}, 1, frozenset({7})).found_of_all(b"ab", np.array([0, 1, 2]), 0, bits)
-    assert bits.tolist() == [1, 5]
-
-
 SIGNS = "".join(sorted(mojibake.LEADS | mojibake.LONG_LEADS | mojibake.FOLLOWERS)) + "aA .бžğ漢é😀\n"
 
 
@@ -251,8 +242,6 @@ def test_short_lines_are_those_of_python(texts: list[str], max_words: int) -> No
         place for place, text in enumerate(texts) if text.isascii() and not set(text) & set("\r\x0b\x0c") and "dolga" * 800 not in text
     ]
     assert not set(certain) & set(odd)
-    lines = [line for text in texts for line in text.split("\n")]
-    assert line_hashes(lines) == [line_search._hash_of(line_search._DIGITS.sub("0", line).encode()) for line in lines]
 
 
 def hostile(tmp_path: Path) -> list[Path]:

@@ -7,7 +7,6 @@ import json
 import tempfile
 import tracemalloc
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from data_prep.deduplication.range_work import RangeWork, cut_for
 from data_prep.deduplication.similar_documents import Similar
 from data_prep.reading import blocks
 from data_prep.reading.comparison import Comparison
-from data_prep.reading.documents import raw_pieces
 from data_prep.sharing.scanning import Protected, Reading, Scanner
 from tests.data_prep.deduplication.test_onion import RULES, TEXT
 
@@ -40,7 +38,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read_by(monkeypatch: pytest.MonkeyPatch, *, num_bytes: int) -> None:
     """Blocks of lines of JSON in place of a megabyte each."""
-    monkeypatch.setattr(blocks, "raw_pieces", partial(raw_pieces, piece_bytes=num_bytes))
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", num_bytes)
 
 
 def _write(directory: Path, shards: list[list[str]]) -> list[Path]:

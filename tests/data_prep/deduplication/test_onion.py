@@ -1,4 +1,4 @@
-"""Onion decides as a plain reference does, in C and in Python, on random text, on real text and on cases made by hand."""
+"""Onion decides as a plain reference does, on random text, on real text and on cases made by hand."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import native
 from data_prep.deduplication import onion
-from data_prep.deduplication.onion_plain import PlainEngine
-from data_prep.deduplication.onion_types import STUB, Decisions, OnionSettings, Scan
+from data_prep.deduplication.onion_types import STUB, Decisions, OnionSettings
 from tests.data_prep.plain_onion import plain_onion
 
-NATIVE = native.load(onion.SOURCE)
-ENGINES = [pytest.param(PlainEngine(), id="plain")]
-ENGINES.append(
-    pytest.param(onion.NativeEngine(NATIVE), id="native") if NATIVE else pytest.param(None, marks=pytest.mark.skip("no C compiler"))
-)
+ENGINES = [onion.engine()]
 
 
 def decide(engine: onion.Engine, texts: list[str], rules: OnionSettings, *, batch: int = 1000) -> list[Decisions]:
@@ -69,31 +63,6 @@ RULES = st.builds(
 @given(texts=st.lists(TEXT, max_size=8), rules=RULES, batch=st.integers(1, 4))
 def test_decisions_are_those_of_the_reference(engine: onion.Engine, texts: list[str], rules: OnionSettings, batch: int) -> None:
     assert removed(engine, texts, rules, batch=batch) == flat(plain_onion(texts, rules))
-
-
-@pytest.mark.skipif(NATIVE is None, reason="no C compiler")
-@settings(max_examples=100, deadline=None)
-@given(texts=st.lists(st.one_of(TEXT, st.text(max_size=40)), max_size=6), rules=RULES)
-def test_c_and_python_give_the_same_bits(texts: list[str], rules: OnionSettings) -> None:
-    documents = [text.encode() for text in texts]
-    engines = [PlainEngine(), onion.NativeEngine(NATIVE)]  # type: ignore[arg-type]
-    scans: list[Scan] = [engine.scan(documents, rules) for engine in engines]
-    for name in Scan.__dataclass_fields__:
-        assert np.array_equal(getattr(scans[0], name), getattr(scans[1], name)), name
-    decisions = [Decisions.empty(scans[0].num_paragraphs) for _ in engines]
-    tables = [engine.table() for engine in engines]
-    for table, scan, decision in zip(tables, scans, decisions):
-        table.decide(scan, rules, 5, decision)
-    for name in Decisions.__dataclass_fields__:
-        assert np.array_equal(getattr(decisions[0], name), getattr(decisions[1], name)), name
-    assert len(tables[0]) == len(tables[1])  # also of n-grams that were taken back
-    seen = (scans[0].hashes != 0) & (np.random.default_rng(len(scans[0].hashes)).random(len(scans[0].hashes)) < 0.7)
-    sources = np.where(seen, np.uint32(3), np.uint32(onion.MAX_ORDINAL))
-    decisions = [Decisions.empty(scans[0].num_paragraphs) for _ in engines]
-    for engine, scan, decision in zip(engines, scans, decisions):
-        engine.apply(sources, scan.paragraph_token, scan.document_paragraph, rules, decision)
-    for name in Decisions.__dataclass_fields__:
-        assert np.array_equal(getattr(decisions[0], name), getattr(decisions[1], name)), name
 
 
 def words(start: int, count: int) -> str:
@@ -178,7 +147,6 @@ class TestByHand:
         assert len(table) == 400 * 48
 
 
-@pytest.mark.skipif(NATIVE is None, reason="no C compiler")
 def test_at_most_24_bytes_an_ngram() -> None:
     engine = onion.engine()
     table = engine.table()

@@ -1,4 +1,4 @@
-"""Near-duplicate documents: the same in C and in Python, true similarities, who stays, and what is found of a labelled set."""
+"""Near-duplicate documents: in C as in plain Python, true similarities, who stays, and what is found of a labelled set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import native, progress
+from common import progress
 from common.artifacts import read_manifest
 from data_prep.dedup import main
 from data_prep.deduplication import similar_documents
@@ -29,10 +29,8 @@ from data_prep.deduplication.similar_documents import (
     probability,
     sketch_shard,
 )
+from tests.data_prep.deduplication import similar_plain
 from tests.data_prep.test_dedup import files, jsonl, rows
-
-NATIVE = native.load(similar_documents.SOURCE)
-needs_compiler = pytest.mark.skipif(NATIVE is None, reason="no C compiler")
 
 
 def similar(tmp_path: Path, texts: list[str], rules: SimilarSettings) -> Similar:
@@ -42,10 +40,6 @@ def similar(tmp_path: Path, texts: list[str], rules: SimilarSettings) -> Similar
     for shard, part in enumerate((texts[:half], texts[half:])):
         sketch_shard([[text.encode() for text in part]], rules, tmp_path, shard)
     return find_similar(tmp_path, 2, rules)
-
-
-def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "load", lambda source: None)
 
 
 def ngrams(text: str, n: int) -> set[tuple[str, ...]]:
@@ -68,7 +62,6 @@ def edited_texts(number: int, seed: int = 0) -> list[str]:
     return texts
 
 
-@needs_compiler
 @settings(max_examples=200, deadline=None)
 @given(
     texts=st.lists(st.one_of(st.text(max_size=60), st.text(alphabet="aA čČ.,-\n中ภ\u030c\u00adß½'", max_size=60)), min_size=1, max_size=5),
@@ -77,8 +70,12 @@ def edited_texts(number: int, seed: int = 0) -> list[str]:
 def test_c_and_python_make_the_same_sketches(texts: list[str], n: int) -> None:
     data = [text.encode("utf-8", "ignore") for text in texts]
     rules = SimilarSettings(n=n, bands=4, rows=3)
-    found, expected = (Sketcher(rules, library).sketch(data) for library in (NATIVE, None))
-    for one, other in zip(found, expected):
+    sketcher = Sketcher(rules)
+    found = sketcher.sketch(data)
+    grams, words = similar_plain.scan([text.decode() for text in data], similar_documents._FOLD, n)
+    keys = sketcher._keys(similar_plain.minima(grams, sketcher._a, sketcher._b))
+    sizes = np.array([len(own) for own in grams], np.int64)
+    for one, other in zip(found, (np.concatenate([np.zeros(0, np.uint32), *grams]), sizes, np.array(words, np.int64), keys)):
         assert one.dtype == other.dtype and np.array_equal(one, other)
 
 
@@ -88,7 +85,7 @@ def test_c_and_python_make_the_same_sketches(texts: list[str], n: int) -> None:
 def test_c_and_python_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: SimilarSettings) -> None:
     texts = edited_texts(40)
     found = similar(tmp_path / "c", texts, rules)
-    plainly(monkeypatch)
+    monkeypatch.setattr(similar_documents, "_decide", similar_plain.decide_candidates)
     plain = similar(tmp_path / "python", texts, rules)
     assert 60 < len(found.documents) < 160
     for name in ("documents", "like", "shares", "num_compared"):

@@ -32,8 +32,6 @@ LINES = SLOVENE_TEXT.read_text(encoding="utf-8").splitlines()[:400]
 # Line ends and runs of spaces, so that pieces of both are learnt; digits and marks.
 TRAINING = [*LINES, *("\n\n".join(LINES[i : i + 3]) for i in range(0, 200, 3)), "a  b   c    d 1995 12.345,67 (aha)! »Ne!«\t–\r\n" * 40]
 
-has_compiler = pytest.mark.skipif(native.load(SOURCE) is None, reason="there is no C compiler here")
-
 
 def byte_level(
     pre_tokenizer: pre_tokenizers.PreTokenizer,
@@ -184,7 +182,6 @@ WORDS = st.one_of(
 )  # fmt: skip
 
 
-@has_compiler
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=1, max_size=3))
@@ -194,7 +191,6 @@ def test_ids_are_the_librarys_on_random_text(name: str, texts: list[str]) -> Non
     require_equal(name, texts)
 
 
-@has_compiler
 @pytest.mark.some(5)
 @pytest.mark.parametrize("name", MAKERS)
 def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
@@ -204,7 +200,6 @@ def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
 
 
 @pytest.mark.slow
-@has_compiler
 @pytest.mark.long
 def test_every_code_point_is_cut_as_by_the_library() -> None:
     """Between letters, and between spaces, so that its category decides."""
@@ -301,16 +296,6 @@ def test_what_is_not_exact_goes_to_the_library() -> None:
     assert one_byte_less(space_marked()) == "some bytes have no token"
 
 
-def test_without_a_compiler_it_is_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCION_NATIVE", "0")
-    native.load.cache_clear()
-    try:
-        encoder = word_encoder(MAKERS["GPT-2"]())
-        assert isinstance(encoder, LibraryEncoder) and encoder.reason == "there is no C compiler"
-    finally:
-        native.load.cache_clear()
-
-
 def test_settings_that_cut_or_pad_texts_are_not_used() -> None:
     tokenizer = MAKERS["GPT-2"]()
     expected = len(tokenizer.encode("ena dva tri štiri").ids)
@@ -320,7 +305,6 @@ def test_settings_that_cut_or_pad_texts_are_not_used() -> None:
         assert len(encoder.encode(["ena dva tri štiri"], END)[0]) == expected + 1
 
 
-@has_compiler
 @pytest.mark.parametrize("byte_fallback", [True, False])
 def test_ids_of_a_trained_tokenizer_are_those_of_sentencepiece(tokenizer_dir: Path, tmp_path: Path, byte_fallback: bool) -> None:
     from sentencepiece import SentencePieceProcessor
@@ -367,7 +351,6 @@ def require_equal_on(paths: list[Path], tokenizer: Tokenizer) -> None:
                 batch = []
 
 
-@has_compiler
 @pytest.mark.some(1)
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("name", ["OPT", "Mistral"])
@@ -377,7 +360,6 @@ def test_real_tokenizers_on_real_text_of_five_languages(tmp_path: Path, name: st
     require_equal_on([*paths, text / "sr/ud_set.jsonl.gz", text / "it/php_manual.jsonl.gz"], real_tokenizer(name, tmp_path))
 
 
-@has_compiler
 @pytest.mark.long
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("name", ["OPT", "Mistral", "own"])

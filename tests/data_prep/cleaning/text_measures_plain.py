@@ -1,10 +1,9 @@
-"""The numbers of `text_measures` in plain Python: for machines without a compiler, and to hold the C to."""
+"""The numbers of `text_measures` in plain Python, to hold the C to."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from typing import NamedTuple
 
 from data_prep.cleaning.code_points import (
     BULLET,
@@ -19,71 +18,10 @@ from data_prep.cleaning.code_points import (
     folded,
     kinds,
 )
+from data_prep.cleaning.text_measures import Measures
 
 _LINKS = ("http://", "https://", "www.")
 _SHORT_LINE = 30
-
-
-class Measures(NamedTuple):
-    """The numbers; shares are from 0 to 1, `characters` are code points and those of shares are the visible ones.
-
-    Attributes:
-        mean_word_length, longest_word: characters of words, punctuation at their ends aside.
-        alphabetic_words: share of what stands between white space that has a letter in it.
-        stop_words, stop_word_share: words of the language's list.
-        hash_signs, ellipses, curly_brackets, lines_per_word: for each word; of curly brackets the opening ones.
-        bullet_lines, ellipsis_lines, terminal_lines, short_lines: share of lines that begin with a bullet, end with an ellipsis, end with a
-            mark that ends sentences, have at most 30 characters.
-        ended_lines: those of `terminal_lines` that end with no ellipsis.
-        link_characters: share in web addresses.
-        upper_letters: share of the letters.
-        holes, hole_share: U+FFFD, as a number and as a share.
-        duplicate_...: lines and paragraphs that were in the text before, of their number and of their characters.
-        top_N_gram: share of the characters in the most frequent n-gram, if it is there twice or more (the longest of equally frequent ones).
-        duplicate_N_gram: share of the characters in n-grams that were in the text before, counted once.
-    """
-
-    characters: float
-    words: float
-    lines: float
-    sentences: float
-    mean_word_length: float
-    longest_word: float
-    alphabetic_words: float
-    stop_words: float
-    stop_word_share: float
-    hash_signs: float
-    ellipses: float
-    bullet_lines: float
-    ellipsis_lines: float
-    terminal_lines: float
-    short_lines: float
-    lines_per_word: float
-    link_characters: float
-    letters: float
-    digits: float
-    upper_letters: float
-    holes: float
-    hole_share: float
-    curly_brackets: float
-    duplicate_lines: float
-    duplicate_line_characters: float
-    duplicate_paragraphs: float
-    duplicate_paragraph_characters: float
-    top_2_gram: float
-    top_3_gram: float
-    top_4_gram: float
-    duplicate_5_gram: float
-    duplicate_6_gram: float
-    duplicate_7_gram: float
-    duplicate_8_gram: float
-    duplicate_9_gram: float
-    duplicate_10_gram: float
-
-    @property
-    def ended_lines(self) -> float:
-        """See above."""
-        return self.terminal_lines - self.ellipsis_lines
 
 
 class PlainLoops:

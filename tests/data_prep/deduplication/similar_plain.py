@@ -1,4 +1,4 @@
-"""The loops of similar.c in Python and numpy: the same output without a compiler."""
+"""The loops of similar.c in Python and numpy, to hold the C to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.deduplication.onion_plain import finish, ngram_hashes
+from data_prep.deduplication import similar_documents
+from data_prep.deduplication.onion_types import finish
+from data_prep.deduplication.similar_documents import SimilarSettings
 
-_MULTIPLIER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+_MULTIPLIER, _BASE, _MASK = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, (1 << 64) - 1
 _CHUNK = 4096
 
 
@@ -96,3 +98,39 @@ def decide(
             for group in own:
                 members.setdefault(group, []).append(document)
     return of, shares, compared
+
+
+def ngram_hashes(tokens: NDArray[np.uint64], document_token: list[int], n: int) -> NDArray[np.uint64]:
+    """(num_tokens,) the hash of the n-gram that ends at each token, 0 for the first n - 1 of a document.
+
+    Args:
+        tokens: (num_tokens,) hash of each.
+        document_token: first token of each document.
+    """
+    window = np.zeros(len(tokens), dtype=np.uint64)
+    for back in range(n if n <= len(tokens) else 0):
+        window[n - 1 :] += tokens[n - 1 - back : len(tokens) - back] * np.uint64(pow(_BASE, back, 1 << 64))
+    hashes = finish(window)
+    for start in document_token:
+        hashes[start : start + n - 1] = 0
+    return hashes
+
+
+def decide_candidates(
+    shingles: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    documents: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    settings: SimilarSettings,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    """As `similar_documents._decide`."""
+    sets = [np.asarray(shingles[start : start + size]) for start, size in zip(starts.tolist(), sizes.tolist())]
+    lists: list[list[int]] = [[] for _ in sets]
+    for document, group in sorted(zip(documents.tolist(), groups.tolist())):
+        lists[document].append(group)
+    containment = settings.measure == "containment"
+    of, shares, compared = decide(
+        sets, lists, least=settings.share, checked=settings.checked, containment=containment, most=similar_documents._MOST_COMPARED
+    )
+    return np.array(of, np.int64), np.array(shares), compared
