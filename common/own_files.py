@@ -13,7 +13,7 @@ def require_own(path: Path) -> Path:
     Raises:
         ValueError: if it leads elsewhere.
     """
-    folder, found = path.parent.resolve(), path.resolve()
+    folder, found = path.parent.resolve(), _end_of(path)
     own = [folder, *(above.parent / "blobs" for above in folder.parents if above.name == "snapshots")]
     if not any(found.is_relative_to(place) for place in own):
         raise ValueError(f"{path} is a link to {found}, out of its folder; put the file itself there if it belongs to it")
@@ -24,9 +24,26 @@ def require_all_own(directory: Path) -> None:
     """Hold every file below a folder to that.
 
     Raises:
-        ValueError: if one is a link that leads out of the folder.
+        ValueError: if one is a link that leads out of the folder, or nowhere.
     """
     root = directory.resolve()
     for path in directory.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
-            raise ValueError(f"{path} is a link to {path.resolve()}, out of {directory}; put the file itself there if it belongs to it")
+        if not path.is_symlink():
+            continue
+        found = _end_of(path)
+        if not found.is_relative_to(root):
+            raise ValueError(f"{path} is a link to {found}, out of {directory}; put the file itself there if it belongs to it")
+        if not found.exists():
+            raise ValueError(f"{path} is a link to {found}, which is not there; remove the link, or put the file itself there")
+
+
+def _end_of(path: Path) -> Path:
+    """What a path leads to by all its links.
+
+    Raises:
+        ValueError: if they go in a circle.
+    """
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        raise ValueError(f"{path} is a link that leads back to itself; remove it, or put the file itself there") from error

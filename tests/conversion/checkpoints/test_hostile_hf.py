@@ -23,6 +23,7 @@ from conversion.checkpoints.hf_model import inspect_checkpoint
 from conversion.checkpoints.vocabulary_edit import Tables, append, untie
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
+from conversion.layouts.moving import change
 from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.conftest import OPTMaker
 
@@ -89,6 +90,16 @@ def test_links_within_a_cache_of_the_hub_are_followed(make_opt: OPTMaker, tmp_pa
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()
     with pytest.raises(ValueError, match=r"chat_template\.jinja is a link to /etc/hostname, out of its folder"):
         nemo_to_hf.export(tmp_path / "nemo", tmp_path / "again")
+
+
+@pytest.mark.parametrize(("target", "said"), [("gone", "which is not there"), ("notes.txt", "leads back to itself")])
+def test_links_to_nowhere_are_refused(make_opt: OPTMaker, tmp_path: Path, target: str, said: str) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
+    (tmp_path / "nemo/context/notes.txt").symlink_to(target)
+    with pytest.raises(ValueError, match=rf"notes\.txt is a link .*{said}"):
+        change(tmp_path / "nemo", tmp_path / "out", layout="megatron-lm")
+    assert not (tmp_path / "out").exists()
 
 
 # -- small files that cost much ---------------------------------------------------------------------------------------------
