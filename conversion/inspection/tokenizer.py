@@ -46,9 +46,7 @@ def _count(description: Description, directory: Path) -> None:
     backend = read_plain_backend(directory) or load_tokenizer(directory).backend_tokenizer
     needed, known = backend_rows(backend), backend.get_vocab(with_added_tokens=True)
     description.tokenizer_size = len(known)
-    if len({*known.values()}) < len(known):
-        description.problems.append(f"{len(known) - len({*known.values()})} tokens of the tokenizer have an id that another has too")
-    elif needed > len(known):
+    if needed > len(known):
         description.notes.append(f"{needed - len(known):,} ids of the tokenizer, which needs {needed:,} rows, have no token")
     if description.vocab_size is not None:
         require_rows(directory, needed=needed, rows=description.vocab_size)

@@ -128,6 +128,8 @@ def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:
     try:
         with _readable(directory, told) as readable:
             tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)
+        if tokenizer.is_fast:
+            tokenizer.backend_tokenizer.encode("a")  # some post-processors end in a panic at their first text
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises anything for a broken tokenizer file, from OSError to a panic of Rust
@@ -143,7 +145,7 @@ def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:
 
 
 def require_own_ids(backend: Tokenizer, directory: Path) -> None:
-    """Refuse an added token with another token's id: the library numbers those that its model does not name by counting, not by the highest id."""
+    """Refuse two tokens with one id: also an added one, as the library numbers those that its model does not name by counting, not by the highest id."""
     for token_id, token in backend.get_added_tokens_decoder().items():
         other = backend.model.id_to_token(token_id)
         if other is not None and other != token.content:
@@ -151,6 +153,15 @@ def require_own_ids(backend: Tokenizer, directory: Path) -> None:
                 f"the tokenizer in {directory} gives the id {token_id} to the added token {token.content!r} and to {other!r}, since ids below it"
                 " have no token; name the added token in the vocabulary of its tokenizer.json, with an id of its own"
             )
+    known = backend.get_vocab(with_added_tokens=True)
+    if len({*known.values()}) < len(known):
+        names: dict[int, list[str]] = {}
+        for token, token_id in sorted(known.items()):
+            names.setdefault(token_id, []).append(token)
+        token_id, both = next((token_id, tokens) for token_id, tokens in sorted(names.items()) if len(tokens) > 1)
+        raise ValueError(
+            f"the tokenizer in {directory} gives the id {token_id} to {both[0]!r} and to {both[1]!r}; give each token an id of its own"
+        )
 
 
 def _library(directory: Path) -> Any:

@@ -139,6 +139,31 @@ def test_one_id_for_two_tokens_is_refused(tokenizer_dir: Path, tmp_path: Path) -
         tokenizer_identity(_edited(tokenizer_dir, tmp_path / "tokenizer", edit))
 
 
+def test_two_tokens_of_the_model_with_one_id_are_refused(tokenizer_dir: Path, tmp_path: Path) -> None:
+    def edit(config: dict[str, Any], content: dict[str, Any]) -> None:
+        vocab = content["model"]["vocab"]
+        vocab[list(vocab)[100]] = vocab[list(vocab)[200]]
+
+    directory = _edited(tokenizer_dir, tmp_path / "tokenizer", edit)
+    for read in (tokenizer_identity, load_tokenizer):
+        with pytest.raises(ValueError, match=r"gives the id \d+ to '.+' and to '.+'; give each token an id of its own"):
+            read(directory)
+
+
+def test_a_frame_that_the_library_cannot_make_is_refused(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """Two templates, one behind the other, end in a panic of Rust at the first text."""
+
+    def edit(config: dict[str, Any], content: dict[str, Any]) -> None:
+        token = {"SpecialToken": {"id": "a", "type_id": 0}}
+        parts = [token, {"Sequence": {"id": "A", "type_id": 0}}, token]
+        template = {"type": "TemplateProcessing", "single": parts, "pair": parts * 2}
+        template["special_tokens"] = {"a": {"id": "a", "ids": [9, 9], "tokens": ["a", "a"]}}
+        content["post_processor"] = {"type": "Sequence", "processors": [template, template]}
+
+    with pytest.raises(ValueError, match=r"cannot be loaded: "):
+        load_tokenizer(_edited(tokenizer_dir, tmp_path / "tokenizer", edit))
+
+
 def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Path) -> None:
     directory = _edited(tokenizer_dir, tmp_path / "tokenizer", lambda config, content: None)
     (directory / "tokenizer.json").write_text('{"model": ')
