@@ -11,8 +11,12 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import tempfile
+from argparse import Namespace
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +28,16 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from common.artifacts import MANIFEST_NAME
 from conversion import hf_to_nemo
+from data_prep.tokenizers.files import TOKENIZER_FILES
 from tests.conversion.conftest import tiny_opt
-from tests.conversion.fuzzing import SECRET, findings, try_hf, try_nemo
+from tests.conversion.fuzzing import SECRET, findings, try_hf, try_nemo, try_tokenizer, try_trainer_checkpoint
 from tests.conversion.hostile_files import CallsNumpy, LoadsBytes, RunsCode, edit_index, first_object, put_object, saved, two_pickles
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = os.environ.get("SCION_FUZZ_EXAMPLES")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+Payload = Callable[[Path], Any]
 Change = Callable[[Path, Path], None]  # a folder, and the file by which code shows that it ran
 
 fuzzed = settings(
@@ -71,7 +77,7 @@ def _wide(proof: Path) -> Any:
     return {"model.w": torch.zeros(1).expand(1 << 28, 4), "w": torch.zeros(2)}
 
 
-PAYLOADS: dict[str, Callable[[Path], Any]] = {
+PAYLOADS: dict[str, Payload] = {
     "a command": RunsCode,
     "numpy": CallsNumpy,
     "torch": LoadsBytes,
@@ -81,7 +87,46 @@ PAYLOADS: dict[str, Callable[[Path], Any]] = {
     "strides of nothing": _wide,
     "numbers": lambda proof: {"a": 2.0, "b": [1, None]},
 }
-payloads = st.sampled_from(sorted(PAYLOADS))
+
+
+class Calls:
+    """What unpickling calls a function with; arguments may be such things again."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.function, self.arguments
+
+
+CALLER = torch._tensor._rebuild_from_type_v2  # calls what it is given, by a name that tensors need
+AROUND: tuple[Callable[[Calls], Any], ...] = (
+    lambda inner: Calls(CALLER, inner.function, torch.Tensor, inner.arguments, None),
+    lambda inner: Calls(CALLER, CALLER, torch.Tensor, (inner.function, torch.Tensor, inner.arguments, {"a": 1}), None),
+    lambda inner: Calls(torch.storage._load_from_bytes, saved(inner)),
+    lambda inner: Calls(OrderedDict, [("a", inner)]),
+    lambda inner: Calls(defaultdict, inner.function, {"a": inner}),
+    lambda inner: Calls(torch._utils._rebuild_parameter_with_state, inner, False, OrderedDict(), {"a": inner}),
+    lambda inner: Calls(Namespace, inner),
+    lambda inner: Calls(io.BytesIO, saved({"a": inner})),
+)
+
+
+@st.composite
+def nested_names(draw: st.DrawFn) -> Payload:
+    """Functions that state may name, one in another, of which the innermost loads a command."""
+    around, held = draw(st.lists(st.sampled_from(AROUND), max_size=4)), draw(st.booleans())
+
+    def build(proof: Path) -> Any:
+        value = Calls(torch.storage._load_from_bytes, saved(RunsCode(proof)))
+        for wrap in around:
+            value = wrap(value)
+        return {"args": Namespace(a=[value])} if held else value
+
+    return build
+
+
+payloads = st.one_of(st.sampled_from(sorted(PAYLOADS)).map(PAYLOADS.__getitem__), nested_names())
 
 
 def _old_form(value: Any) -> bytes:
@@ -130,7 +175,7 @@ def changes_of_index(draw: st.DrawFn) -> Change:
         chunk = entry.chunks[which % len(entry.chunks)]
         stored = list(metadata.storage_data.values())[place % len(metadata.storage_data)]
         if kind == "payload":
-            setattr(metadata, field, PAYLOADS[payload](proof))
+            setattr(metadata, field, payload(proof))
         elif kind == "move":
             key = next(key for key, value in metadata.state_dict_metadata.items() if value is entry)
             _move(metadata, key, chunk, entry.chunks[0])
@@ -192,7 +237,7 @@ def changes_of_objects(draw: st.DrawFn) -> Change:
     form, payload, is_new, is_double = draw(forms), draw(payloads), draw(st.booleans()), draw(st.integers(0, 7)) == 0
 
     def change(folder: Path, proof: Path) -> None:
-        content = two_pickles(proof) if is_double else FORMS[form](PAYLOADS[payload](proof))
+        content = two_pickles(proof) if is_double else FORMS[form](payload(proof))
         put_object(folder, "optimizer.state/shard_0_1" if is_new else first_object(folder), content)
 
     return change
@@ -202,7 +247,7 @@ def changes_of_objects(draw: st.DrawFn) -> Change:
 def changes_of_files(draw: st.DrawFn, names: tuple[str, ...]) -> Change:
     """A file in another form of a pickle."""
     name, form, payload = draw(st.sampled_from(names)), draw(forms), draw(payloads)
-    return lambda folder, proof: _write(folder / name, FORMS[form](PAYLOADS[payload](proof)))
+    return lambda folder, proof: _write(folder / name, FORMS[form](payload(proof)))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -251,20 +296,160 @@ def changes_of_header(draw: st.DrawFn) -> Change:
     return change
 
 
+def _program(folder: Path, proof: Path) -> None:
+    """A tokenizer that is a program."""
+    (folder / "own.py").write_text(f"open({str(proof)!r}, 'w')\nclass Own: pass\n")
+    settings_path = folder / "tokenizer_config.json"
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    settings_path.write_text(json.dumps({**json.loads(settings_path.read_text()), **own}))
+
+
+def _socket(path: Path) -> None:
+    place = os.getcwd()
+    os.chdir(path.parent)  # its address may not be long
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(place)
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(f"{path.name}.other")
+    path.with_name(f"{path.name}.other").symlink_to(path.name)
+
+
+# What may stand under a name; the secret lies beside the folder.
+ODD_FILES: dict[str, Callable[[Path, Path], object]] = {
+    "a link to a secret": lambda path, folder: path.symlink_to(folder.parent / "secret"),
+    "a link to a folder with a secret": lambda path, folder: path.symlink_to(folder.parent),
+    "a link to nothing": lambda path, folder: path.symlink_to("nothing"),
+    "a link to a device that never ends": lambda path, folder: path.symlink_to("/dev/zero"),
+    "a link to a device that is empty": lambda path, folder: path.symlink_to("/dev/null"),
+    "a link to itself": lambda path, folder: path.symlink_to(path.name),
+    "a link to a link to itself": lambda path, folder: _loop(path),
+    "a link to its own folder": lambda path, folder: path.symlink_to(folder),
+    "a pipe": lambda path, folder: os.mkfifo(path),
+    "a socket": lambda path, folder: _socket(path),
+    "a folder": lambda path, folder: path.mkdir(),
+}
+COMPANIONS = (
+    *TOKENIZER_FILES,
+    "generation_config.json",
+    "preprocessor_config.json",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "tekken.json",
+    "README.md",
+    "chat_template.json",
+    "additional_chat_templates",
+    MANIFEST_NAME,
+)
+
+
 @st.composite
-def programs_and_links(draw: st.DrawFn) -> Change:
-    """A file that is a link to a secret, or a tokenizer that is a program."""
-    name = draw(st.sampled_from(["chat_template.jinja", "generation_config.json", "tokenizer.json", "vocab.txt", "program"]))
+def odd_files(draw: st.DrawFn, *, below: tuple[str, ...]) -> Change:
+    """A link, pipe, socket or folder under a name that is there or may be.
+
+    Args:
+        below: where else such names are looked for.
+    """
+    kind, place = draw(st.sampled_from(sorted(ODD_FILES))), draw(st.integers(0, 200))
 
     def change(folder: Path, proof: Path) -> None:
-        if name != "program":
-            (folder / name).unlink(missing_ok=True)
-            (folder / name).symlink_to(folder.parent / "secret")
-            return
-        (folder / "own.py").write_text(f"open({str(proof)!r}, 'w')\nclass Own: pass\n")
-        settings_path = folder / "tokenizer_config.json"
-        own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
-        settings_path.write_text(json.dumps({**json.loads(settings_path.read_text()), **own}))
+        there = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+        names = sorted({*there, *(f"{inner}{name}" for inner in below for name in COMPANIONS)})
+        path = folder / names[place % len(names)]
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        ODD_FILES[kind](path, folder)
+
+    return change
+
+
+# -- what a tokenizer may be ------------------------------------------------------------------------------------------------
+
+
+def _ordinary(content: Any, place: int) -> str:
+    """A token that no other is merged of and no role has."""
+    halves = {half for merge in content["model"]["merges"] for half in (merge.split(" ") if isinstance(merge, str) else merge)}
+    added = {token["content"] for token in content["added_tokens"]}
+    return [token for token in content["model"]["vocab"] if token not in halves | added][place]
+
+
+def _without(content: Any, token: str) -> int:
+    """The id that a token had, which is out of the vocabulary now."""
+    merges = content["model"]["merges"]
+    content["model"]["merges"] = [merge for merge in merges if "".join(merge.split(" ") if isinstance(merge, str) else merge) != token]
+    return int(content["model"]["vocab"].pop(token))
+
+
+def _added(token_id: int, text: str, **flags: bool) -> dict[str, Any]:
+    return {"id": token_id, "content": text, **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False), **flags}
+
+
+def _template(front: list[str], back: list[str], ids: dict[str, list[int]]) -> dict[str, Any]:
+    around = [[{"SpecialToken": {"id": token, "type_id": 0}} for token in side] for side in (front, back)]
+    single, second = ([*around[0], {"Sequence": {"id": part, "type_id": 0}}, *around[1]] for part in "AB")
+    named = {token: {"id": token, "ids": found, "tokens": [token] * len(found)} for token, found in ids.items()}
+    return {"type": "TemplateProcessing", "single": single, "pair": [*single, *second], "special_tokens": named}
+
+
+@st.composite
+def changes_of_tokenizer(draw: st.DrawFn) -> Change:
+    """Holes in the ids, added tokens anywhere, frames, and what a caller has left in the file."""
+    kind = draw(st.sampled_from(["hole", "hole", "added", "added", "moved", "twice", "frame", "frame", "callers", "roles"]))
+    places, far = (
+        draw(st.lists(st.integers(0, 15), min_size=1, max_size=3, unique=True)),
+        draw(st.sampled_from([280, 281, 290, 300, 301, 70_003, 2**31])),
+    )
+    flags = draw(st.fixed_dictionaries({name: st.booleans() for name in ("special", "normalized", "lstrip", "rstrip", "single_word")}))
+    named, sides = draw(st.booleans()), draw(st.tuples(*[st.lists(st.sampled_from(["</s>", "<pad>", "a", "<|x|>"]), max_size=2)] * 2))
+    token_id, in_sequence = draw(st.sampled_from([None, 0, 5, 299, 5000])), draw(st.booleans())
+    roles = draw(
+        st.dictionaries(
+            st.sampled_from(["bos_token", "eos_token", "pad_token", "unk_token"]),
+            st.sampled_from(["</s>", "<pad>", "a", "<|x|>", "<new>"]),
+            max_size=3,
+        )
+    )
+
+    def change(folder: Path, proof: Path) -> None:
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        vocab = content["model"]["vocab"]
+        if kind == "hole":
+            for token in [_ordinary(content, place) for place in places]:
+                _without(content, token)
+        elif kind == "added":
+            token_id_ = far + places[0] if named else _without(content, _ordinary(content, places[0]))
+            content["added_tokens"].append(_added(token_id_, "<|x|>", **flags))
+            if in_sequence:
+                vocab["<|x|>"] = token_id_
+        elif kind == "moved":
+            token = _ordinary(content, places[0])
+            vocab[token] = far
+        elif kind == "twice":
+            vocab[_ordinary(content, places[0])] = vocab[_ordinary(content, (places[0] + 1) % 16)]
+        elif kind == "frame":
+            ids = {token: [vocab.get(token, 280) if token_id is None else token_id] * (1 + named) for token in {*sides[0], *sides[1]}}
+            template = _template(*sides, ids)
+            before = content["post_processor"]
+            content["post_processor"] = {"type": "Sequence", "processors": [before, template]} if in_sequence and before else template
+        elif kind == "callers":
+            content["truncation"] = {"direction": "Left", "max_length": places[0] + 1, "strategy": "LongestFirst", "stride": 0}
+            content["padding"] = {
+                "strategy": {"Fixed": 24} if named else "BatchLongest",
+                "direction": "Left",
+                "pad_to_multiple_of": 8,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "</s>",
+            }
+        else:
+            config_path = folder / "tokenizer_config.json"
+            config_path.write_text(json.dumps({**json.loads(config_path.read_text()), **roles}))
+        path.write_text(json.dumps(content, ensure_ascii=False))
 
     return change
 
@@ -278,9 +463,16 @@ NEMO_JSON = (
 )
 HF_JSON = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
 nemo_changes = st.one_of(
-    changes_of_index(), tensors_in_two_chunks(), changes_of_objects(), changes_of_files(("weights/common.pt",)), changes_of_json(NEMO_JSON)
+    changes_of_index(),
+    tensors_in_two_chunks(),
+    changes_of_objects(),
+    changes_of_files(("weights/common.pt",)),
+    changes_of_json(NEMO_JSON),
+    odd_files(below=("context/hf/", "context/")),
 )
-hf_changes = st.one_of(changes_of_files(("pytorch_model.bin",)), changes_of_json(HF_JSON), changes_of_header(), programs_and_links())
+hf_changes = st.one_of(
+    changes_of_files(("pytorch_model.bin",)), changes_of_json(HF_JSON), changes_of_header(), st.just(_program), odd_files(below=("",))
+)
 
 
 @fuzzed
@@ -305,6 +497,34 @@ def test_nemo_folders(healthy: Path, changes: list[Change]) -> None:
 @given(changes=st.lists(hf_changes, min_size=1, max_size=2))
 def test_hugging_face_folders(healthy: Path, changes: list[Change]) -> None:
     _try(healthy, "hf", changes, try_hf)
+
+
+@fuzzed
+@given(change=odd_files(below=("context/hf/", "context/", "")))
+def test_links_and_pipes_in_nemo_folders(healthy: Path, change: Change) -> None:
+    _try(healthy, "nemo", [change], try_nemo)
+
+
+@fuzzed
+@given(change=odd_files(below=("",)))
+def test_links_and_pipes_in_hugging_face_folders(healthy: Path, change: Change) -> None:
+    _try(healthy, "hf", [change], try_hf)
+
+
+@fuzzed
+@given(changes=st.lists(changes_of_tokenizer(), min_size=1, max_size=3))
+def test_tokenizers(healthy: Path, changes: list[Change]) -> None:
+    _try(healthy, "hf", changes, partial(try_tokenizer, source=healthy / "hf"))
+
+
+@fuzzed
+@given(payload=payloads, form=forms)
+def test_checkpoints_of_a_trainer(healthy: Path, payload: Payload, form: str) -> None:
+    def change(folder: Path, proof: Path) -> None:
+        value = {"state_dict": {"a": torch.ones(1)}, "hyper_parameters": payload(proof)}
+        (folder / "model.ckpt").write_bytes(FORMS[form](value))
+
+    _try(healthy, "hf", [change], try_trainer_checkpoint)
 
 
 def _try(healthy: Path, kind: str, changes: list[Change], trial: Callable[[Path, Path, Path], list[str]]) -> None:
