@@ -106,8 +106,12 @@ def try_nemo(folder: Path, work_dir: Path, proof: Path) -> list[str]:
         "change_layout": lambda: change(folder, out, layout="megatron-lm"),
     }
     found = [problem for name, call in calls.items() for problem in _try(name, call, out)]
-    problems: list[str] = []
-    found += _try("inspect", lambda: problems.extend(describe(folder, deep=True).problems), out)
+    problems = ["inspect refuses it"]
+
+    def look() -> None:
+        problems[:] = describe(folder, deep=True).problems
+
+    found += _try("inspect", look, out)
     if proof.exists():
         found.append("code of the folder ran in a command")
     elif not problems:
