@@ -419,14 +419,8 @@ def check_files(directory: Path, manifest: Manifest, *, contents: bool = True, s
         raise ValueError(sentence)
     if not contents:
         return
-    mine = _share(manifest, *share)
-    recorded = {directory / name: record.digest for name, record in manifest.files.items() if record.digest is not None and name in mine}
-    with ThreadPoolExecutor(_READERS) as readers:  # xxhash lets go of the interpreter, and shared file systems serve several streams
-        for path, digest in zip(recorded, readers.map(digest_file, recorded)):
-            if digest != recorded[path]:
-                raise ValueError(
-                    f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again"
-                )
+    for sentence in edited(directory, manifest, share=share):
+        raise ValueError(sentence)
 
 
 def wrong_sizes(directory: Path, manifest: Manifest) -> Iterator[str]:
@@ -437,6 +431,16 @@ def wrong_sizes(directory: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{path} is missing; its manifest lists it with {record.size} bytes; make {directory} again"
         elif (size := path.stat().st_size) != record.size:
             yield f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again"
+
+
+def edited(directory: Path, manifest: Manifest, *, share: tuple[int, int] = (0, 1)) -> Iterator[str]:
+    """A sentence for each file whose digest is not that of its manifest; see `check_files` for the arguments."""
+    mine = _share(manifest, *share)
+    recorded = {directory / name: record.digest for name, record in manifest.files.items() if record.digest is not None and name in mine}
+    with ThreadPoolExecutor(_READERS) as readers:  # xxhash lets go of the interpreter, and shared file systems serve several streams
+        for path, digest in zip(recorded, readers.map(digest_file, recorded)):
+            if digest != recorded[path]:
+                yield f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again"
 
 
 def _share(manifest: Manifest, number: int, processes: int) -> set[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.artifacts import digest_file, read_manifest
+from common.artifacts import edited, read_manifest
 from common.progress import Progress
 from conversion.checkpoints.hf_files import CONFIG_NAME, read_json
 from conversion.inspection.description import Description
@@ -39,7 +38,8 @@ def read_all(description: Description, place: Place) -> None:
             if values.is_floating_point() and (count := int((~values.isfinite()).sum())):
                 description.problems.append(f"{tensor.name} has {count:,} values that are NaN or infinite")
             progress.advance(tensor.nbytes)
-    description.problems += _edited(place.directory)
+    manifest = read_manifest(place.directory)
+    description.problems += edited(place.directory, manifest) if manifest is not None else ()
     description.notes += _untrained(tensors, place)
     if not description.problems:
         description.notes.append(f"read all values of {len(tensors)} tensors: every one is a finite number")
@@ -74,13 +74,3 @@ def _untrained(tensors: Iterable[LazyTensor], place: Place) -> list[str]:
         return []
     matrices = {name: tensor for name, tensor in by_name.items() if name in names}
     return end_of_text_sentences(matrices, end_of_text_ids(hf_dir), read_json(config_path, expected=""))
-
-
-def _edited(directory: Path) -> list[str]:
-    manifest = read_manifest(directory)
-    records = manifest.files if manifest is not None else {}
-    return [
-        f"{directory / name} was edited: its digest is not that of its manifest"
-        for name, record in records.items()
-        if record.digest is not None and digest_file(directory / name) != record.digest
-    ]

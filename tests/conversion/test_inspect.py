@@ -259,7 +259,8 @@ def test_deep_finds_nan_and_edits(make_opt: OPTMaker, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert f"{path} was edited: its digest is not that of its manifest" in describe(tmp_path / "nemo", deep=True).problems
+    sentence = f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {tmp_path / 'nemo'} again"
+    assert sentence in describe(tmp_path / "nemo", deep=True).problems
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------

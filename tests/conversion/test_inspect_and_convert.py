@@ -89,6 +89,13 @@ def _tiktoken(hf_dir: Path) -> None:
     (hf_dir / "tokenizer.model").write_text("".join(lines))
 
 
+def _one_id_for_two_tokens(hf_dir: Path) -> None:
+    path = hf_dir / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["zibelka"] = max(content["model"]["vocab"].values())
+    path.write_text(json.dumps(content))
+
+
 BROKEN: dict[str, Callable[[Path], object]] = {
     "another activation": says(hidden_act="gelu"),
     "a part of each head rotates": says(partial_rotary_factor=0.5),
@@ -110,6 +117,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "fewer rows": says(vocab_size=200),
     "biases that are not there": says(attention_bias=True),
     "biases of a kind that is not covered": says(mlp_bias=True),
+    "one id for two tokens": _one_id_for_two_tokens,
     "quantised": says(quantization_config={"quant_method": "gptq"}),
     "one matrix that is two": says(tie_word_embeddings=True),
     "a multimodal model of a known type": says(text_config={"model_type": "llama"}),
