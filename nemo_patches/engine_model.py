@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from torch import Tensor, nn
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention, TEDocumentAttention
 from nemo_patches.documents import documents_data_step, mask_documents
 from nemo_patches.factorised_embedding import factorise_embedding
+from nemo_patches.longrope import slow_by_length
 from nemo_patches.lora import (
     FirstLinearWithLoRA,
     LoRA,
@@ -149,6 +151,8 @@ class EngineConfig(GPTConfig):
         scale_factor, low_freq_factor, high_freq_factor, old_context_len: Llama 3.1's rotary positions; no scaling if `scale_factor` is None.
         yarn_factor, yarn_old_context_len, yarn_beta_fast, yarn_beta_slow, yarn_truncate: YaRN's rotary positions; none if `yarn_factor` is None.
         yarn_attention_factor: times which queries and keys are taken then.
+        longrope_short_factor, longrope_long_factor, longrope_positions: LongRoPE's; none if `longrope_positions` is None.
+        longrope_attention_factor: times which what rotates of queries and keys is taken then.
         query_pre_attn_scalar: what takes the place of the head's size in the scale of the scores.
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
         rotary_base_local: base of the rotations in layers with a window, where it is another than in those without; see `nemo_patches.rotations`.
@@ -178,6 +182,10 @@ class EngineConfig(GPTConfig):
     yarn_beta_slow: float = 1.0
     yarn_truncate: bool = True
     yarn_attention_factor: float = 1.0
+    longrope_short_factor: list[float] | None = None
+    longrope_long_factor: list[float] | None = None
+    longrope_positions: int | None = None
+    longrope_attention_factor: float = 1.0
     query_pre_attn_scalar: float | None = None
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
@@ -208,6 +216,12 @@ class EngineConfig(GPTConfig):
             self.softmax_scale = self.attention_multiplier or width**-0.5
             if self.rotary_base_local is None:  # else layers without a window alone, see `nemo_patches.rotations`
                 self.softmax_scale *= self.yarn_attention_factor**2
+        if (
+            self.longrope_positions is not None
+        ):  # Megatron multiplies angles by 0.1 * mscale * log(scaling) + 1, unless it fuses the rotations
+            self.yarn_rotary_scaling_factor, self.yarn_mscale_all_dim = math.e, 0.0
+            self.yarn_mscale = 10 * (self.longrope_attention_factor - 1)
+            self.apply_rope_fusion = False
         self.data_step_fn = documents_data_step if self.document_mask else gpt_data_step
         if self.context_parallel_size > 1:
             if self.predicts_two_tokens:
@@ -237,6 +251,13 @@ class EngineConfig(GPTConfig):
                 positions=self.yarn_old_context_len,
                 turns=(self.yarn_beta_fast, self.yarn_beta_slow),
                 truncate=self.yarn_truncate,
+            )
+        if self.longrope_positions is not None:
+            slow_by_length(
+                model.rotary_pos_emb,
+                short=self.longrope_short_factor or [],
+                long=self.longrope_long_factor or [],
+                positions=self.longrope_positions,
             )
         if self.rotary_base_local is not None:
             rotate_by_two_bases(model, local=self.rotary_base_local, scaling=self.rope_scaling_factor)

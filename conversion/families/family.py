@@ -158,6 +158,7 @@ _COUNTS = frozenset(
         "vocab_size",
         "old_context_len",
         "yarn_old_context_len",
+        "longrope_positions",
         "num_token_types",
         "num_moe_experts",
         "moe_ffn_hidden_size",
@@ -174,6 +175,8 @@ def _is_sane(key: str, value: Any) -> bool:
     or layers are told by 0 and 1."""
     if key == "no_rope_freq" or (key == "window_attn_skip_freq" and isinstance(value, list)):
         return all(type(number) is int and number in (0, 1) for number in value)
+    if key in ("longrope_short_factor", "longrope_long_factor"):
+        return isinstance(value, list) and all(type(number) in (int, float) and 0 < number < _LARGEST for number in value)
     if key == "window_size":
         return isinstance(value, list | tuple) and all(type(number) is int and 0 <= number < _MOST for number in value)
     if key in _COUNTS:

@@ -32,6 +32,7 @@ _NOT_AN_OPTION = (
     "attn_logit_softcapping",
     "rotary_base_local",
     "yarn_factor",
+    "longrope_positions",
     "embedding_multiplier",
     "attention_multiplier",
     "residual_multiplier",

@@ -22,6 +22,7 @@ def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> li
         vocab_rows: rows of the vocabulary tables in the engine.
     """
     problems = _division_problems(recipe, inputs, vocab_rows) + process_problems(recipe)
+    problems += _length_problems(recipe, inputs.model)
     problems += _context_problems(recipe, inputs.model) or _sequence_parallel_problems(recipe)
     if recipe.recomputation is not None:
         problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
@@ -81,6 +82,17 @@ def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> li
             f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {num_layers} layers; {_possible(num_layers, pipeline)}"
         )
     return problems
+
+
+def _length_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
+    """What keeps a sample from having several documents where its length decides how all of them rotate."""
+    length, positions = recipe.data.sequence_length, model.get("longrope_positions", recipe.data.sequence_length)
+    if not recipe.data.document_mask or length <= positions:
+        return []
+    return [
+        f"data.document_mask has each document rotate as if it were alone, but the checkpoint {recipe.model.checkpoint} rotates otherwise in samples"
+        f" of more than {positions} tokens (longrope); set data.sequence_length ({length}) to at most {positions}, or data.document_mask=false"
+    ]
 
 
 def _context_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:

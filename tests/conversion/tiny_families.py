@@ -111,6 +111,13 @@ CASES["granite"] = Case(
 CASES["phi3"] = Case("phi3", {"vocab_size": 329, "head_dim": 12, "sliding_window": 8, "pad_token_id": 1})
 # Half of each head rotates, as three quarters do in the smallest Phi-4.
 CASES["phi3_part"] = Case("phi3", {"vocab_size": 331, "head_dim": 16, "partial_rotary_factor": 0.5, "rope_theta": 50.0, "pad_token_id": 1})
+# Beyond 16 positions other factors, as in all of the 40; three quarters of each head are taken times 1.2 beside the rest.
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.0, 3.0]}
+CASES["phi3_long"] = Case(
+    "phi3",
+    {"vocab_size": 333, "num_attention_heads": 4, "partial_rotary_factor": 0.75, "rope_theta": 50.0, "rope_scaling": LONGROPE}
+    | {"original_max_position_embeddings": 16, "pad_token_id": 1},
+)
 CASES["qwen3_moe"] = Case(
     "qwen3_moe",
     {"vocab_size": 325, "head_dim": 12, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True}

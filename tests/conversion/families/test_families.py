@@ -25,6 +25,7 @@ from conversion.layouts.megatron_bridge import refused, run_config
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.measuring.observation import observe_hf, token_batch
 from conversion.verify import Side
+from nemo_patches.longrope import slow_by_length
 from nemo_patches.yarn import yarn_frequencies
 from recipes.planner.parameters import count_parameters
 from recipes.rules.base_models import base_model
@@ -452,10 +453,32 @@ def test_phi_3_in_megatrons_words() -> None:
             f"partial_rotary_factor in config.json is {share}, of the 128 dimensions of a head; expected a share of them that is an even number",
             family="phi3",
         )
-    for kind in ("longrope", "su"):
-        scaling = {"type": kind, "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
-        sentence = f"rope_scaling in config.json is of the type '{kind}', which is not covered; known are default"
-        refuse({**config, "rope_scaling": scaling}, sentence, family="phi3")
+
+
+@pytest.mark.parametrize("kind", ["longrope", "su"])
+@pytest.mark.parametrize("most", [131072, 4096])
+def test_longrope_is_that_of_transformers(kind: str, most: int) -> None:
+    """Phi-3-mini's and Phi-4-mini's: a factor for each rotation, others beyond the first positions, and what both are multiplied with."""
+    scaling = {"type": kind, "short_factor": [1.0 + 0.1 * i for i in range(48)], "long_factor": [2.0 + 0.5 * i for i in range(48)]}
+    published = {**PUBLISHED["phi-4"], "max_position_embeddings": most, "partial_rotary_factor": 0.75, "rope_scaling": scaling}
+    config = AutoConfig.for_model(**copy.deepcopy(published))
+    megatron = FAMILIES["phi3"].megatron_config(published, tied=False, source="x")
+    assert "longrope_positions" in not_expressible(megatron) and "length of a sample" in str(refused(megatron))
+    rotary = torch.nn.Identity()
+    rotary.inv_freq = 1.0 / 250000 ** (torch.arange(0, 96, 2).float() / 96)
+    factors = {key: megatron[f"longrope_{key}_factor"] for key in ("short", "long")}
+    slow_by_length(rotary, **factors, positions=megatron["longrope_positions"])
+    for length in (4097, 4096, 5000):
+        expected, scale = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
+        rotary(length)
+        torch.testing.assert_close(rotary.inv_freq, expected, rtol=1e-6, atol=0)
+        assert megatron["longrope_attention_factor"] == pytest.approx(scale, rel=1e-12)
+    sentence = "rope_scaling in config.json has 47 numbers as long_factor; expected one for each of the 48 rotations of a head"
+    refuse({**published, "rope_scaling": {**scaling, "long_factor": [1.0] * 47}}, sentence, family="phi3")
+    with pytest.raises(ValueError, match=r"gives Megatron longrope_long_factor .*; expected numbers above 0"):
+        FAMILIES["phi3"].megatron_config({**published, "rope_scaling": {**scaling, "long_factor": ["x"] * 48}}, tied=False, source="x")
+    sentence = "rope_scaling in config.json is of the type 'linear', which is not covered; known are default, longrope, su"
+    refuse({**published, "rope_scaling": {"type": "linear", "factor": 2.0}}, sentence, family="phi3")
 
 
 def test_dynamic_positions_are_plain_ones_within_those_of_the_model() -> None:

@@ -194,6 +194,15 @@ def test_a_model_without_experts_has_no_balance_of_them() -> None:
     )
 
 
+def test_documents_of_samples_whose_length_decides_the_rotations() -> None:
+    inputs = replace(_inputs(), family="phi3", model={**_inputs().model, "longrope_positions": 32})
+    assert _problem("data.document_mask=true", "data.sequence_length=64", inputs=inputs) == (
+        "data.document_mask has each document rotate as if it were alone, but the checkpoint nemo rotates otherwise in samples of more than 32"
+        " tokens (longrope); set data.sequence_length (64) to at most 32, or data.document_mask=false"
+    )
+    _checked("data.document_mask=true", "data.sequence_length=32", inputs=inputs)
+
+
 def test_sinks_are_refused() -> None:
     """Of gpt-oss, whose experts are refused by what is particular to them."""
     model = {**_inputs().model, **EXPERTS, "softmax_type": "learnable"}
