@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def slow_by_length(rotary: nn.Module, *, short: Sequence[float], long: Sequence[float], positions: int) -> None:
@@ -16,7 +16,7 @@ def slow_by_length(rotary: nn.Module, *, short: Sequence[float], long: Sequence[
         rotary: Megatron's, called with the length of the whole sample; it has (n,) rotations, the fastest first.
         short, long: n factors each.
     """
-    plain = rotary.inv_freq
+    plain: Tensor = rotary.inv_freq  # type: ignore[assignment]
     slowed = [plain / torch.tensor(factors, dtype=torch.float32, device=plain.device) for factors in (short, long)]
 
     def choose(module: nn.Module, inputs: tuple[Any, ...]) -> None:
