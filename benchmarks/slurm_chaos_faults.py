@@ -9,19 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from benchmarks.slurm_chaos_case import Case, Fault
 from common.artifacts import MANIFEST_NAME
 from slurm import stop
 from slurm.chains import causes as why
 from slurm.chains.run_report import NOT_SUBMITTED, report_run
 from slurm.jobs.job import ROOT
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT
-
-if TYPE_CHECKING:
-    from benchmarks.slurm_chaos import Case
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel", "sacct")
 CLOCK = """#define _GNU_SOURCE
@@ -35,29 +31,6 @@ int clock_gettime(clockid_t c, struct timespec *t) {
 """
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-        causes: that attempts may end with for it.
-        goes_on: without that anybody submits again; None: perhaps.
-        early: done before the chain is sent.
-        damages: checkpoints or records that were written.
-        may_pass: an attempt may end as if nothing had been.
-        alone: what others cannot follow, or what touches the jobs of others.
-    """
-
-    name: str
-    do: Callable[[Case], object]
-    causes: tuple[str, ...] = ()
-    goes_on: bool | None = True
-    early: bool = False
-    damages: bool = False
-    may_pass: bool = False
-    alone: bool = False
-
-
 def power(case: Case, action: str, *nodes: str) -> None:
     for node in nodes:
         case.sh(case.chain.slurm.tool, "--state", case.chain.slurm.state, "node", action, node)
@@ -68,8 +41,6 @@ def node_off(case: Case, *, first: bool | None = None, both: bool = False, back:
     power(case, "power-off", *nodes)
     if back:
         power(case, "power-on", *nodes)
-    else:
-        case.undo.append(lambda: power(case, "power-on", *nodes))
 
 
 def no_daemon(case: Case, *, back: bool) -> None:
@@ -78,8 +49,6 @@ def no_daemon(case: Case, *, back: bool) -> None:
     if back:
         time.sleep(2)
         power(case, "start-slurmd", node)
-    else:
-        case.undo.append(lambda: (power(case, "power-off", node), power(case, "power-on", node)))
 
 
 def unplugged(case: Case, seconds: float) -> None:
@@ -87,13 +56,10 @@ def unplugged(case: Case, seconds: float) -> None:
     power(case, "unplug", node)
     time.sleep(seconds)
     power(case, "plug", node)
-    case.undo.append(lambda: case.sh("scontrol", "update", f"NodeName={node}", "State=RESUME"))
 
 
 def set_node(case: Case, state: str) -> None:
-    node = case.node()
-    case.sh("scontrol", "update", f"NodeName={node}", f"State={state}", "Reason=chaos")
-    case.undo.append(lambda: case.sh("scontrol", "update", f"NodeName={node}", "State=RESUME"))
+    case.sh("scontrol", "update", f"NodeName={case.node()}", f"State={state}", "Reason=chaos")
 
 
 def preempt(case: Case) -> None:
@@ -132,10 +98,6 @@ def ruin(case: Case, name: str) -> None:
     case.kill()
     path.write_text('{"num')
     case.undo.append(lambda: shutil.rmtree(path.parent) if path.parent != case.run_dir else path.unlink())
-
-
-def log_says(case: Case, *lines: str) -> None:
-    case.ask_rank("say", "\n".join(lines))
 
 
 def spoil(case: Case, how: Callable[[Path], object]) -> None:
@@ -331,11 +293,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a rank leaves with 2", lambda case: case.ask_rank("exit", 2), KILLED),
     *(Fault(f"{name} in a save", lambda case, name=name: case.ask_rank("save", name, 0), KILLED) for name in ("ESTALE", "EIO", "ETIMEDOUT", "ECONNRESET")),
     Fault("ENOSPC in a save, disk with room", lambda case: case.ask_rank("save", "ENOSPC", 0), KILLED),
-    Fault("ENOSPC in the log, then killed", lambda case: log_says(case, "error: could not write the compile cache: No space left on device", "x"), KILLED),
-    Fault("a log of another job, then killed", lambda case: log_says(case, ECHOES), KILLED),
-    Fault("a cancelled job in the log, then killed", lambda case: log_says(case, ECHOES.replace(" DUE TO TIME LIMIT", "")), KILLED),
-    Fault("a node failure in the log, then killed", lambda case: log_says(case, "read: Node failure on gn03 last week"), KILLED),
-    Fault("out of memory in the log, then killed", lambda case: log_says(case, "srun is never Out Of Memory", "torch.OutOfMemoryError: x", "retried"), KILLED),
+    Fault("ENOSPC in the log, then killed", lambda case: case.ask_rank("say", "error: could not write the compile cache: No space left on device"), KILLED),
+    Fault("a log of another job, then killed", lambda case: case.ask_rank("say", ECHOES), KILLED),
+    Fault("a cancelled job in the log, then killed", lambda case: case.ask_rank("say", ECHOES.replace(" DUE TO TIME LIMIT", "")), KILLED),
+    Fault("a node failure in the log, then killed", lambda case: case.ask_rank("say", "read: Node failure on gn03 last week"), KILLED),
+    Fault("out of memory in the log, then killed", lambda case: case.ask_rank("say", "srun is never Out Of Memory\ntorch.OutOfMemoryError: x\nretried"), KILLED),
     Fault("checkpoint cut", lambda case: spoil(case, lambda path: (path / "weights" / "state").write_text("cu")), KILLED, damages=True),
     Fault("a byte of a checkpoint flipped", lambda case: spoil(case, flip), (*KILLED, why.DAMAGED), damages=True),
     Fault("checkpoint without manifest", lambda case: spoil(case, lambda path: (path / MANIFEST_NAME).unlink()), KILLED, damages=True),
