@@ -45,6 +45,7 @@ class Fault:
         early: done before the chain is sent.
         damages: checkpoints or records that were written.
         may_pass: an attempt may end as if nothing had been.
+        seconds_per_step: of a run that must be longer.
         alone: what others cannot follow, or what touches the jobs of others.
     """
 
@@ -56,10 +57,11 @@ class Fault:
     damages: bool = False
     may_pass: bool = False
     alone: bool = False
+    seconds_per_step: float = SECONDS_PER_STEP
 
 
-def the_job(run_dir: Path, *options: str | float) -> Job:
-    light = light_job(run_dir, "--steps", STEPS, "--every", EVERY, "--seconds-per-step", SECONDS_PER_STEP, *options)
+def the_job(run_dir: Path, *, seconds_per_step: float = SECONDS_PER_STEP) -> Job:
+    light = light_job(run_dir, "--steps", STEPS, "--every", EVERY, "--seconds-per-step", seconds_per_step)
     command = ("python", "-m", "benchmarks.slurm_chaos_rank", *light.command[3:])
     return Job(**{**vars(light), "command": command, "num_nodes": 2, "step_wait_seconds": 3})
 
@@ -82,7 +84,6 @@ class Case:
     again: int = 0
     looks: int = 0
     job_changes: dict[str, Any] = field(default_factory=dict)
-    options: tuple[str | float, ...] = ()
     sent: bool = False
     released: bool = False
 
@@ -99,7 +100,8 @@ class Case:
 
     def send(self) -> None:
         cluster = self.chain.slurm.cluster()
-        job = Job(**{**vars(the_job(self.run_dir, *self.options)), **self.job_changes})
+        slowest = max(fault.seconds_per_step for fault in self.faults)
+        job = Job(**{**vars(the_job(self.run_dir, seconds_per_step=slowest)), **self.job_changes})
         self.chain.job_ids += submit_chain(job, cluster, self.run_dir, PLAN, total_steps=STEPS)
 
     def step(self) -> int:
@@ -251,7 +253,7 @@ class Case:
                     return
                 if report.state != NOT_SUBMITTED and "submit" not in f"{report.reason} {report.state}" and report.state != OUT_OF_LINKS:
                     self.lies.append(f"the status does not say what to do: {report.reason}")
-                self.again, self.options = self.again + 1, ()
+                self.again += 1
                 self.send()
             elif report is None and not queue:
                 self.put_right()

@@ -341,7 +341,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("script killed", lambda case: kill_script(case), DOWN),
     Fault("srun killed", lambda case: case.kill_like("^srun .*slurm_chaos_rank"), DOWN),
     Fault("daemon of a step killed", lambda case: case.kill_like(r"slurmstepd: \[[0-9]+\.0\]", node=case.node()), DOWN, may_pass=True),
-    Fault("time limit, with notice", lambda case: time_limit(case, 1), (why.TIME_LIMIT, why.TIMED_OUT)),
+    Fault("time limit, with notice", lambda case: time_limit(case, 1), (why.TIME_LIMIT, why.TIMED_OUT), seconds_per_step=0.8),
     Fault("slurm.stop", stop_run, (why.STOPPED,), goes_on=False),
     Fault("links run beside each other", free_dependencies, may_pass=True),
     Fault("partition down, a rank killed", lambda case: (change(case, "PartitionName=gpu State=DOWN", "PartitionName=gpu State=UP"), case.kill()), KILLED),
