@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.tables import markdown_table
-from conversion.measuring.intervals import effective_units, ratio_goes_with_size, ratio_interval
+from conversion.measuring.intervals import FEW_UNITS, effective_units, ratio_goes_with_size, ratio_interval
 from conversion.measuring.significance import Difference, paired_difference, with_seeds
 from data_prep.reading.documents import Documents
 
@@ -52,7 +52,7 @@ def true_rate(lengths: Floats, *, slope: float, middle: float) -> float:
 
 
 def documents_of(rng: np.random.Generator, lengths: Floats, *, slope: float, number: int) -> tuple[bool, bool, bool]:
-    """Of a sample of documents: whether the interval of bits per byte covers the truth, whether a test of equals rejects, whether a warning comes.
+    """Of a sample of documents: whether the interval of bits per byte covers the truth, a test of equals rejects, and the report would warn.
 
     The equals differ on each document, by as much as the rate goes with the length, and are alike in total over all documents.
     """
@@ -61,7 +61,7 @@ def documents_of(rng: np.random.Generator, lengths: Floats, *, slope: float, num
     bits = drawn * rates(rng, drawn, slope=slope, middle=middle)
     found = ratio_interval(bits, drawn)
     equal = paired_difference(bits, drawn * (truth + rng.normal(0, 0.05, number)), drawn)
-    return found.low <= truth <= found.high, equal.p_value < 0.05, ratio_goes_with_size(bits, drawn)
+    return found.low <= truth <= found.high, equal.p_value < 0.05, effective_units(drawn) < FEW_UNITS or ratio_goes_with_size(bits, drawn)
 
 
 def gain_rows(repeats: int) -> Iterator[list[str]]:
