@@ -697,7 +697,7 @@ static int end_text(Lines *l, Sums *s, double *o) {
     *o++ = s->sentences;
     *o++ = SHARE(s->word_characters, s->words);
     *o++ = s->longest;
-    *o++ = SHARE(s->alphabetic, s->tokens);
+    *o++ = SHARE(s->alphabetic, s->words);
     *o++ = s->stop_words;
     *o++ = SHARE(s->stop_words, s->words);
     *o++ = SHARE(s->hash_signs, s->words);

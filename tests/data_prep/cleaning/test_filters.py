@@ -502,6 +502,7 @@ def _lines(number: int, begin: str = "", *, words: int = 10) -> list[str]:
 
 GOOD_TEXTS = {
     "dialogue": "\n\n".join(f"— {line.capitalize()}." for line in _lines(12)),
+    "dialogue of short lines": "\n".join(f"— {' '.join(line.split()[: 3 + n % 2])}." for n, line in enumerate(_lines(24))),
     "dialogue on one line": "— " + ". — ".join(_lines(8)) + ".",
     "cut in a sentence": ". ".join(_lines(9)) + " in potem še",
     "breathless novel": "\n\n".join(line + ("..." if n % 2 else "!") for n, line in enumerate(_lines(14))),

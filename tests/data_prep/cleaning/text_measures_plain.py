@@ -50,7 +50,7 @@ class PlainLoops:
             sum(self._ends_sentence(token) for token in tokens),
             _share(sum(map(len, cores)), len(cores)),
             max(map(len, cores), default=0),
-            _share(sum(any(self._is(c, LETTER) for c in token) for token in tokens), len(tokens)),
+            _share(sum(any(self._is(c, LETTER) for c in token) for token in tokens), len(cores)),
             stop_words,
             _share(stop_words, len(cores)),
             _share(visible.count("#"), len(cores)),
