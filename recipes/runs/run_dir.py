@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -89,7 +90,8 @@ def is_disk_full(directory: Path) -> bool:
     except OSError as error:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a file system that is read-only it says so, though nothing is there
+            probe.unlink()
     return False
 
 

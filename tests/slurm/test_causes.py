@@ -77,6 +77,8 @@ def test_a_disk_that_has_room_is_not_full(tmp_path: Path) -> None:
     """As where a library's own cache is on another disk, or somebody has made room."""
     attempt = Attempt(1, "7", 0, 1, (), 0, 0.0)
     assert asked_of_the_site(Cause(causes.DISK_FULL, "x"), tmp_path, attempt) == Cause(causes.FAILED, "x")
+    (tmp_path / "file").write_text("")  # nothing can be made in it, nor removed, as on a file system that is read-only
+    assert asked_of_the_site(Cause(causes.DISK_FULL, "x"), tmp_path / "file", attempt) == Cause(causes.FAILED, "x")
 
 
 @pytest.mark.parametrize(
