@@ -216,12 +216,15 @@ def from_a_job(case: Case) -> None:
 
 
 def second_submission(case: Case) -> None:
+    jobs = case.queue()
     try:
         case.send()
     except ValueError as error:
-        if "is submitted already" in str(error):
-            return
-    case.lies.append("a second submission beside a chain was not refused so")
+        if "is submitted already" not in str(error):
+            case.lies.append(f"a second submission is refused so: {error}")
+    else:
+        if jobs:
+            case.lies.append("a second submission beside a chain was not refused")
 
 
 def submission_dies(case: Case) -> None:
