@@ -42,11 +42,6 @@ def rendered(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
-def part(name: str, *values: Any) -> str:
-    """What a macro of `parts.html` makes of some values, for pages that are put together as strings."""
-    return str(getattr(_environment().get_template("parts.html").module, name)(*values)).rstrip()
-
-
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
