@@ -1,4 +1,4 @@
-"""The project's commands as studies call them: as a user would, once, with what they made kept for the next call."""
+"""The project's commands as benchmarks call them: as a user would, once, with what they made kept for the next call."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def opt_inputs(base: Path, *shape: str | int, vocab_size: int) -> None:
 
 
 def require_same_settings(output: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to put what a study makes beside what was made with other settings; the first call writes them down."""
+    """Refuse to put inputs beside those that were made with other settings; the first call writes them down."""
     path = output / "settings.json"
     if not path.exists():
         output.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
     elif (found := read_json(path)) != settings:
         other = [f"{key} {found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
-        raise SystemExit(f"{output} holds a study with {'; '.join(other)}; choose another --output or the same settings")
+        raise SystemExit(f"{output} holds inputs made with {'; '.join(other)}; choose another --work or the same settings")
