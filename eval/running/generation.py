@@ -46,6 +46,9 @@ SETTINGS = {
 }
 
 
+_UNKNOWN = 100.0  # half of an interval of a logarithm that says nothing: a repeat that the machine held up for minutes
+
+
 @dataclass(frozen=True)
 class Text:
     """One generated text.
@@ -215,8 +218,10 @@ def speedup(paces: Sequence[Pace], source: Sequence[Pace]) -> Estimate:
         if not math.isfinite(rate.high):
             return Estimate(point, -math.inf, math.inf, len(paces), len(paces))
         errors += ((rate.high - rate.value) / t_quantile(len(repeats)) / rate.value) ** 2
-    factor = math.exp(t_quantile(min(len(paces), len(source))) * math.sqrt(errors))
-    return Estimate(point, point / factor, point * factor, len(paces), len(paces))
+    half = t_quantile(min(len(paces), len(source))) * math.sqrt(errors)
+    if half > _UNKNOWN:
+        return Estimate(point, -math.inf, math.inf, len(paces), len(paces))
+    return Estimate(point, point / math.exp(half), point * math.exp(half), len(paces), len(paces))
 
 
 def target_token_ratio(texts: Sequence[Text], new_ids: frozenset[int]) -> float | None:

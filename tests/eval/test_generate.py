@@ -96,6 +96,8 @@ def test_rates_by_hand():
     assert rate.value == 20 and not rate.is_known, "repeats that are all alike say nothing of others"
     assert speedup(fast, slow).value == 4
     assert speedup(slow, slow) == Estimate(1.0, 1.0, 1.0, 2, 2), "the source beside itself"
+    held_up = speedup([Pace(1.0, 1, 1, 500), Pace(1000.0, 1, 1, 500)], [Pace(1.0, 1, 1, 500), Pace(900.0, 1, 1, 500)])
+    assert held_up.value == pytest.approx(901 / 1001) and held_up.high == math.inf, "an interval that says nothing is none"
     once = speedup([Pace(1.0, 1, 1, 20)], slow)
     assert once.value == 4 and not once.is_known
     uneven = speedup([Pace(1.0, 1, 1, 29), Pace(1.0, 1, 1, 31)], [Pace(1.0, 1, 1, 10), Pace(1.0, 1, 1, 10.1)])
