@@ -367,19 +367,14 @@ def _perplexity(folder: Path) -> Checked:
 def _speed(folder: Path) -> Checked:
     """Seconds are the clock's; what was said in them is counted in the texts."""
     figures = json.loads((folder / "generated/efficiency.json").read_text("utf-8"))["models"]
-    page = _frame(folder, "report/report.md", "Generation")
-    rates = {}
+    page = _frame(folder, "report/report.md", "Speed of generation")
+    bytes_per_second = {}
     for model in ("source", "align"):
-        lines = (folder / f"generated/texts/{model}.jsonl").read_text("utf-8").strip().split("\n")
-        told = list(map(json.loads, lines))
-        tokens, size = [], []
-        for number, repeat in enumerate(figures[model]["repeats"]):
-            texts = [one for one in told if one["repeat"] == number]
-            tokens.append(sum(len(one["token_ids"]) for one in texts) / repeat["seconds"])
-            size.append(sum(len(one["text"].encode()) for one in texts) / repeat["seconds"])
-        rates[model] = np.mean(tokens), np.array(size)
-        yield page["tokens/s"][model].split()[0].replace(",", ""), rates[model][0]
-    yield page["speedup"]["align"].split()[0], np.exp(np.mean(np.log(rates["align"][1] / rates["source"][1])))
+        told = [json.loads(line) for line in (folder / f"generated/texts/{model}.jsonl").read_text("utf-8").strip().split("\n")]
+        seconds = sum(repeat["seconds"] for repeat in figures[model]["repeats"])
+        bytes_per_second[model] = sum(len(one["text"].encode()) for one in told) / seconds
+        yield page[model]["tokens/s"].split(" [")[0], f"{sum(len(one['token_ids']) for one in told) / seconds:,.0f}"
+    yield page["align"]["speedup"].split(" [")[0], f"{bytes_per_second['align'] / bytes_per_second['source']:.2f}"
 
 
 @_of("low T6")
@@ -387,11 +382,8 @@ def _of_training(folder: Path) -> Checked:
     """A Llama 2 of 7 B in closed form; adapters of rank 8 on all seven projections of each layer."""
     layers, size, ffn, rows = 32, 4096, 11008, 32_000
     yield _printed(folder, 1, "parameters"), f"{2 * rows * size + layers * (4 * size**2 + 3 * size * ffn + 2 * size) + size:,}"
-    yield (
-        _printed(folder, 1, "adapters   +[0-9]*")
-        or re.findall(r"  adapters +([\d,]+)$", (folder / "printed_1").read_text("utf-8"), re.MULTILINE)[0],
-        f"{layers * 8 * (4 * 2 * size + 3 * (size + ffn)):,}",
-    )
+    by_part = (folder / "printed_1").read_text("utf-8").partition("parameters by part")[2]
+    yield re.findall(r"^  adapters +([\d,]+)$", by_part, re.MULTILINE), [f"{layers * 8 * (4 * 2 * size + 3 * (size + ffn)):,}"]
     yield _printed(folder, 1, "tokens per step"), f"{8 * 512:,}"
 
 
