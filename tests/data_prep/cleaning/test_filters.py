@@ -536,6 +536,11 @@ def test_rules_about_pages_leave_dialogue_and_manuals(tmp_path: Path) -> None:
     _, removed, _ = cleaned(tmp_path, [*GOOD_TEXTS.values(), *BAD_TEXTS.values()], "--filters", "web")
     reasons = {f"d{len(GOOD_TEXTS) + number}": name for number, name in enumerate(BAD_TEXTS)}
     assert {name: reason for name, (reason, _) in removed.items()} == reasons
+    talk = ["Vieni?", "Non subito.", "Perché no?", "Devo ancora finire la lettera che ho cominciato ieri sera per mia zia.", "Quale zia?"]
+    talk += ["Quella di Bari, che compie gli anni.", "Ho capito.", "E tu che cosa fai?", "Leggo.", "Che cosa leggi?", "Un romanzo di mare."]
+    talk += ["È bello?", "Abbastanza, anche se il capitano parla troppo.", "Allora a dopo.", "A dopo."]
+    kept, _, _ = cleaned(tmp_path, ["\n".join(f"– {line}" for line in talk)], "--filters", "web", "--language", "it")
+    assert kept, "four words a line"
 
 
 def test_what_a_text_numbers_is_its_heading(tmp_path: Path, write: Write) -> None:
