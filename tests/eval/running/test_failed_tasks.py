@@ -74,7 +74,7 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
 
     assert report(["--results", str(output), "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report/report.html").read_text(encoding="utf-8")
-    assert "Could not be evaluated: sl_rte_mc of model (the model&#x27;s logits are not finite;" in page
+    assert "Could not be evaluated: sl_rte_mc of model (the model&#39;s logits are not finite;" in page
 
     cb.write_bytes(kept)
     written = (output / "model/samples/sl_boolq_mc.jsonl").stat().st_mtime_ns
