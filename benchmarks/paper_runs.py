@@ -83,7 +83,8 @@ def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[st
             start = time.perf_counter()
             world = base / "inputs" / row.name.split()[0]
             if not world.exists():
-                write_inputs(row.name.split()[0], world)
+                with _own_environment():
+                    write_inputs(row.name.split()[0], world)
             folder = base / row.name.replace(" ", "_")
             folder.mkdir(parents=True)
             try:
@@ -143,21 +144,29 @@ def _called(module: str, words: Sequence[str], folder: Path) -> tuple[int, str]:
             [sys.executable, "-m", module, *words], cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
         )
         return done.returncode, done.stderr if done.returncode else done.stdout
-    before = dict(os.environ)  # which a command may change for itself
-    try:
-        with _inside(folder), contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+    streams = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with _own_environment(), _inside(folder), streams[0] as out, streams[1] as errors:
+        try:
             code: int = importlib.import_module(module).main([*words])
-    except SystemExit as refusal:
-        code = int(refusal.code or 0)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+        except SystemExit as refusal:
+            code = int(refusal.code or 0)
     return code, errors.getvalue() if code else out.getvalue()
 
 
 def _files(folder: Path) -> set[str]:
     """All files, those behind links to folders left out."""
     return {str((Path(root) / name).relative_to(folder)) for root, _, names in os.walk(folder) for name in names}
+
+
+@contextlib.contextmanager
+def _own_environment() -> Iterator[None]:
+    """Take back what commands change for themselves: a training by the launch of another one would take its directory for lost."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
