@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.processes import fork
+
 _KILLED = 77
 _TIMEOUT_SECONDS = 120
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate", "os.utime")
@@ -71,7 +73,7 @@ def _is_read(path: object) -> bool:
 
 def _fork(work: Callable[[], object], below: Path, stop: int | None) -> tuple[list[str], str | int | None]:
     reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
+    if (child := fork()) == 0:
         os.close(reading)
         with os.fdopen(writing, "w") as answer:
             json.dump(_run(work, str(below), stop), answer)

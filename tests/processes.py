@@ -100,3 +100,14 @@ def call_command(module: str, *arguments: str | Path | int) -> None:
     """Do what `python -m module arguments` does in this process: for the making of inputs, where starting one takes longer than the work."""
     code = importlib.import_module(module).main([*map(str, arguments)])
     assert code == 0, f"{module} ended with {code}"
+
+
+def fork() -> int:
+    """As `os.fork`, for work that tokenizes in the child.
+
+    Where nobody has decided about threads, the tokenizers library starts none in a child: those that a test before had would be waited for in vain.
+    """
+    decided = os.environ.pop("TOKENIZERS_PARALLELISM", None)
+    if (child := os.fork()) and decided is not None:
+        os.environ["TOKENIZERS_PARALLELISM"] = decided
+    return child

@@ -44,6 +44,7 @@ from data_prep import to_megatron
 from data_prep.tokenizers.files import load_tokenizer
 from eval.comet import require_safe_checkpoint
 from tests.conversion.embedding_fixtures import demo_text
+from tests.processes import fork
 
 SECRET = b"a secret that belongs to nobody who reads checkpoints"
 _SECONDS = 30
@@ -55,7 +56,7 @@ Trial = Callable[[], list[str]]
 def findings(trial: Trial) -> list[str]:
     """What a trial in a process of its own found, its hanging, dying or eating of memory included."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         os.close(reader)
         _be_the_child(trial, writer)
