@@ -29,7 +29,9 @@ from conversion.layouts.moving import change
 from eval.scoring.learned_scores import COMET, score_folders
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import demo_text
-from tests.conversion.tiny_families import save_tiny_model
+from tests.conversion.gguf_files import write_gguf
+from tests.conversion.test_from_gguf import tiny_tokenizer as gguf_tokenizer
+from tests.conversion.tiny_families import save_tiny_model, tiny_model
 from tests.eval.encoder_rows import tiny_encoder, write_rows
 from tests.eval.made_results import make_results
 from tests.eval.made_translations import SENTENCES as TRANSLATIONS
@@ -442,6 +444,8 @@ BEHIND_THE_RENAME = {
     "nemo_to_hf": "conversion.nemo_to_hf --input NEMO",
     "change_layout": "conversion.change_layout --input NEMO --to megatron-lm",
     "edit_vocabulary": "conversion.edit_vocabulary --input HF --append-rows 3",
+    "from_gguf": "conversion.from_gguf --input MODEL.gguf",
+    "extract_language_model": "conversion.extract_language_model --input SEEING",
     "new_model": "conversion.new_model --tokenizer HF --num-layers 1 --hidden-size 8 --num-attention-heads 2 --max-positions 16",
     "transfer": "conversion.transfer --source HF --tokenizer HF --method mean",
     "transfer_compare": "conversion.transfer_compare --source HF --tokenizer HF --methods mean random --heldout t=TEXT.txt --heldout-bytes 400",
@@ -465,6 +469,7 @@ BEHIND_THE_RENAME = {
     "export": "recipes.export --recipe demo_adapt --to megatron-bridge model.checkpoint=NEMO data.train=[DATA] data.sequence_length=24",
     "tokenizer_report": "data_prep.tokenizer_report --tokenizer a=HF --input t=TEXT.txt",
     "corpus_report": "data_prep.corpus_report --clean CLEANED",
+    "fit_filters": "data_prep.fit_filters --input TEXT.txt --language sl --lost 0.3",
     "collect": "data_prep.collect --input t=TEXT.txt --language t=sl",
     "mixture": "data_prep.mixture --input t=TEXT.txt --tokenizer a=HF --validation-share 0",
     "join_megatron": "data_prep.join_megatron --input DATA AGAIN",
@@ -496,6 +501,16 @@ class Places:
 
     def _make_nemo(self, path: Path) -> None:
         hf_to_nemo.convert(self._place("hf"), path)
+
+    def _make_model(self, path: Path) -> None:
+        write_gguf(path, tiny_model("llama2"), tokenizer=gguf_tokenizer())
+
+    def _make_seeing(self, path: Path) -> None:
+        save_tiny_model("mistral", path)
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({"model_type": "mistral3", "text_config": config}))
+        tensors = load_file(path / "model.safetensors")
+        save_file({f"language_model.{name}": tensor for name, tensor in tensors.items()}, path / "model.safetensors", {"format": "pt"})
 
     def _make_llama(self, path: Path) -> None:
         tiny_llama(num_positions=1024).save_pretrained(path)
