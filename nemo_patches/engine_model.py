@@ -216,9 +216,8 @@ class EngineConfig(GPTConfig):
             self.softmax_scale = self.attention_multiplier or width**-0.5
             if self.rotary_base_local is None:  # else layers without a window alone, see `nemo_patches.rotations`
                 self.softmax_scale *= self.yarn_attention_factor**2
-        if (
-            self.longrope_positions is not None
-        ):  # Megatron multiplies angles by 0.1 * mscale * log(scaling) + 1, unless it fuses the rotations
+        if self.longrope_positions is not None:
+            # Megatron multiplies rotations by 0.1 * mscale * log(scaling) + 1, unless it fuses them.
             self.yarn_rotary_scaling_factor, self.yarn_mscale_all_dim = math.e, 0.0
             self.yarn_mscale = 10 * (self.longrope_attention_factor - 1)
             self.apply_rope_fusion = False

@@ -116,10 +116,10 @@ class Block:
         Members that have a value for each line of the document (HPLT's `langs`, MaCoCu's `scores`) are left out where the text has lost lines.
         """
         fields = None
-        rest, was = self.rest[self.rest_offsets[document] : self.rest_offsets[document + 1]], self.data(document)
+        rest = self.rest[self.rest_offsets[document] : self.rest_offsets[document + 1]]
         if text is None:
-            text = was
-        elif b"[" in rest and (lines := was.count(b"\n") + 1) > 1 and text.count(b"\n") != was.count(b"\n"):
+            text = self.data(document)
+        elif b"[" in rest and (lines := (was := self.data(document)).count(b"\n") + 1) > 1 and text.count(b"\n") != was.count(b"\n"):
             fields = {name: value for name, value in self.fields(document).items() if not (isinstance(value, list) and len(value) == lines)}
         if self.key == "id":
             record = {"id": "", **(self.fields(document) if fields is None else fields)} | {"id": text.decode()}

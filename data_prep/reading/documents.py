@@ -25,7 +25,7 @@ _TABLE = ".tsv"
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
 _ROUNDED = 2.0**63
-_PIECE_BYTES, _LINES_BYTES = 1 << 20, 1 << 17  # read at once
+_LINES_BYTES = 1 << 17  # read at once
 
 
 class Document(NamedTuple):
@@ -444,17 +444,15 @@ def _decoded(path: Path, number: int, line: bytes, bad: _Bad) -> str | None:
 
 def raw_lines(path: Path, progress: Counter | None, max_bytes: int | None) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
     """Lines with their numbers from 1, or reason and message of what cannot be read.  Only a line feed ends one: U+2028 and its like are text."""
-    for number, found in raw_pieces(path, progress, max_bytes, piece_bytes=_LINES_BYTES):
+    for number, found in _raw_pieces(path, progress, max_bytes):
         if isinstance(found, bytes):
             yield from enumerate(found.removesuffix(b"\n").split(b"\n"), start=number)
         else:
             yield number, found
 
 
-def raw_pieces(
-    path: Path, progress: Counter | None, max_bytes: int | None, *, piece_bytes: int = _PIECE_BYTES
-) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
-    """Whole lines by the megabyte with the number of the first, or number, reason and message of a line that cannot be read.
+def _raw_pieces(path: Path, progress: Counter | None, max_bytes: int | None) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
+    """Whole lines by the piece with the number of the first, or number, reason and message of a line that cannot be read.
 
     Of a line that is too long no more than the limit, and a piece, is held.
     """
@@ -465,7 +463,7 @@ def raw_pieces(
         reported = 0
         stream = open_compressed(path, file) if compression_of(path) else file
         try:
-            while data := stream.read1(piece_bytes):
+            while data := stream.read1(_LINES_BYTES):
                 if passed_over:
                     passed_over, data = b"\n" not in data, data[data.find(b"\n") + 1 :]
                     number += not passed_over
