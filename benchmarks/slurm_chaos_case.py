@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.slurm_chaos_rank import fault_path
 from common.artifacts import MANIFEST_NAME
+from recipes.runs.run_state import last_records
 from slurm.chains import causes as why
 from slurm.chains.chain import ChainPlan, submit_chain
 from slurm.chains.run_report import FINISHED, NOT_SUBMITTED, OUT_OF_LINKS, RUNNING, STOPPED, WAITING, RunReport, render_report, report_run
-from slurm.chains.run_state import last_records
 from slurm.chains.submissions import run_tag
 from slurm.jobs.job import Job
 from tests.slurm.chains import LightChain, light_job

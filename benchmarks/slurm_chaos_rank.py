@@ -18,8 +18,8 @@ from typing import Any
 
 from common import command
 from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name
+from recipes.runs.run_state import last_records
 from recipes.runs.watchdog import Watchdog
-from slurm.chains.run_state import last_records
 from tests.slurm import light_training
 
 RANK = int(os.environ.get("SLURM_PROCID", "0"))

@@ -18,11 +18,12 @@ from pathlib import Path
 from common import command
 from common.plain_files import read_json, read_text, write_json, write_text
 from recipes.runs.run_dir import RECIPE_NAME
+from recipes.runs.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
-from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.silent_ends import asked_of_the_site, cause_of_silent_end
 from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of
 from slurm.jobs import provenance
@@ -116,7 +117,7 @@ class Link:
         if submission is None or attempt is None:
             _say(f"job {self._job_id} has no attempt that runs in {self._run_dir}")
             return command.WRONG
-        state = read_run_state(self._run_dir)
+        state = read_chain_state(self._run_dir)
         self._close(attempt, state, self._cause_now(attempt, state, submission))
         decision = self._close_and_decide(submission)
         if decision.verdict == CONTINUE:
@@ -168,7 +169,7 @@ class Link:
 
     def _close_and_decide(self, submission: Submission) -> Decision:
         """Say of earlier attempts that died without a word why, then decide."""
-        state = read_run_state(self._run_dir)
+        state = read_chain_state(self._run_dir)
         for attempt in read_attempts(self._run_dir):
             if attempt.end is None:
                 self._close(attempt, state, cause_of_silent_end(self._run_dir, attempt, is_same_job=attempt.job_id == self._job_id))

@@ -12,9 +12,9 @@ from pathlib import Path
 from common import command
 from common.command import suggested
 from common.tables import markdown_table
+from recipes.pipelines.file import Pipeline, load_pipeline, tasks_of
 from slurm.jobs.arguments import add_cluster_arguments, cluster_of
 from slurm.jobs.job import format_time_limit
-from slurm.stages.pipeline_file import Pipeline, load_pipeline, tasks_of
 from slurm.stages.pipeline_jobs import StageJob
 from slurm.stages.pipeline_submission import plan_pipeline, submit_pipeline
 
@@ -22,7 +22,7 @@ from slurm.stages.pipeline_submission import plan_pipeline, submit_pipeline
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the jobs of a pipeline; with --submit send them."""
     parser = command.parser(
-        __doc__, prog="slurm.pipeline", example="python -m slurm.pipeline slurm/pipelines/demo.yaml --cluster local --submit"
+        __doc__, prog="slurm.pipeline", example="python -m slurm.pipeline recipes/pipelines/bundled/demo.yaml --cluster local --submit"
     )
     parser.add_argument("pipeline", type=Path, help="YAML file of the pipeline")
     parser.add_argument("--submit", action="store_true", help="send it")

@@ -14,10 +14,10 @@ from pathlib import Path
 from common import command
 from common.command import suggested
 from common.plain_files import read_json
+from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.state import Record, is_complete, read_record, write_record
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
-from slurm.stages.pipeline_file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
-from slurm.stages.pipeline_state import Record, is_complete, read_record, write_record
 
 
 def main(argv: Sequence[str] | None = None) -> int:

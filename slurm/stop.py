@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common import command
-from slurm.chains.run_state import STOP_NAME, read_run_state
+from recipes.pipelines.file import output_of, tasks_of
+from recipes.runs.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import current_submission, jobs_of
 from slurm.jobs.queue import cancel_jobs, signal_steps
-from slurm.stages.pipeline_file import output_of, tasks_of
 from slurm.stages.pipeline_submission import SentPipeline, read_sent
 
 # A signal is lost while the training starts, before it listens.  Seldom, because one that meets it while it leaves may end it with an error.

@@ -1,6 +1,6 @@
 """The table of a sweep: mean and standard deviation of bits per byte over one axis (seeds), a row for each point of the others (methods).
 
-A sweep is a pipeline with axes and a `summary` (slurm/pipelines/sweep.yaml); `slurm.pipeline` sends it, each stage as a job array.
+A sweep is a pipeline with axes and a `summary` (recipes/pipelines/bundled/sweep.yaml); `slurm.pipeline` sends it, each stage as a job array.
 Points without a result are counted, not guessed.  Exit code 1 while any is missing.
 """
 
@@ -16,7 +16,7 @@ from common import command
 from common.command import suggested
 from common.plain_files import read_json
 from common.tables import markdown_table
-from slurm.stages.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
+from recipes.pipelines.file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
 
 RESULT_NAME = "result.json"
 
@@ -40,7 +40,7 @@ class Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of what there is."""
-    parser = command.parser(__doc__, prog="slurm.sweep", example="python -m slurm.sweep slurm/pipelines/sweep.yaml")
+    parser = command.parser(__doc__, prog="slurm.sweep", example="python -m slurm.sweep recipes/pipelines/bundled/sweep.yaml")
     parser.add_argument("pipeline", type=Path, help="YAML file of the pipeline")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.plain_files import write_json
+from recipes.runs.run_state import STOP_NAME
 from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts
+from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import Limits
-from slurm.chains.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import RECORDING_SECONDS, Submission, claim_run, record_jobs, run_tag, submission_dir
 from slurm.jobs.interruption import uninterrupted
 from slurm.jobs.job import Job
@@ -80,7 +81,7 @@ def submit_chain(
         ValueError: if the run has jobs already, or if Slurm or the cluster's limits refuse the job; nothing waits then.
     """
     render_job(link_job(job, run_dir, plan, submission=0, tag=run_tag(run_dir, 0)), cluster)  # refusals before anything is written
-    state = read_run_state(run_dir)
+    state = read_chain_state(run_dir)
     if state.is_finished and state.saved_step >= (total_steps or 0):
         return []
     submission = _claim(job, run_dir, plan, tag, total_steps=total_steps)

@@ -11,9 +11,10 @@ from common.tables import markdown_table
 from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import read_first_steps, verdict
 from recipes.runs.run_dir import is_disk_full
+from recipes.runs.run_state import RunState, full_step_seconds, read_recipe
 from slurm.chains.attempts import Attempt, End, read_attempts
+from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
-from slurm.chains.run_state import RunState, full_step_seconds, read_recipe, read_run_state
 from slurm.chains.silent_ends import cause_of_silent_end
 from slurm.chains.submissions import Submission, current_submission, jobs_of
 from slurm.jobs.queue import QueuedJob
@@ -62,7 +63,7 @@ def report_run(run_dir: Path) -> RunReport:
     """
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is no directory of a run; submit one with `python -m slurm.submit`")
-    submission, state = current_submission(run_dir), read_run_state(run_dir)
+    submission, state = current_submission(run_dir), read_chain_state(run_dir)
     jobs = jobs_of(run_dir)
     running = next((job for job in jobs if not job.is_waiting), None)
     held = next((job for job in jobs if job.reason != "Dependency"), None)

@@ -17,8 +17,8 @@ from recipes.rules.checks import planned_model
 from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe, raise_all
 from recipes.runs.run_dir import METRICS_NAME, measured_save_seconds
+from recipes.runs.run_state import full_step_seconds, last_records, read_run_state
 from slurm.chains.chain import ChainPlan
-from slurm.chains.run_state import full_step_seconds, last_records, read_run_state
 from slurm.jobs.job import Job, format_time_limit
 from slurm.sites.cluster import Cluster
 

@@ -1,1 +1,1 @@
-"""A pipeline's file, its stages as jobs, and what of it is done."""
+"""The stages of a pipeline as jobs."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, needs_of, recipe_of
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
 from slurm.jobs.training import require_cuda
 from slurm.sites.cluster import Cluster
-from slurm.stages.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_of
 
 LOGS_NAME = "logs"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.tables import markdown_table
+from recipes.pipelines.file import Task, output_of, tasks_of
+from recipes.pipelines.state import is_complete, read_record
 from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, report_run, why_it_waits
 from slurm.jobs.queue import queued_jobs
-from slurm.stages.pipeline_file import Task, output_of, tasks_of
-from slurm.stages.pipeline_state import is_complete, read_record
 from slurm.stages.pipeline_submission import SentPipeline
 
 COMPLETE, FAILED, RUNNING, WAITING, NOT_STARTED = "complete", "failed", "running", "waiting", "not started"

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from common.plain_files import read_json, write_json
 from recipes.numbers import arithmetic
+from recipes.pipelines.checks import task_problems
+from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of, tasks_of
+from recipes.pipelines.state import is_complete, tasks_to_run
 from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
@@ -17,10 +20,7 @@ from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
-from slurm.stages.pipeline_checks import task_problems
-from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, recipe_of, tasks_of
 from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
-from slurm.stages.pipeline_state import is_complete, tasks_to_run
 
 FROZEN_NAME = "pipeline.json"
 

@@ -16,9 +16,9 @@ from common.time_limit import at_most
 from data_prep.reading.corpora import corpora_from_table
 from data_prep.reading.sources import read_sources
 from data_prep.tokenizers.files import load_tokenizer
+from recipes.pipelines.file import load_pipeline
 from recipes.rules.compose import compose_recipe
 from slurm.sites.cluster import load_cluster
-from slurm.stages.pipeline_file import load_pipeline
 
 ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 12))

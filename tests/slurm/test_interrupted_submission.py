@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm.chains.chain_state import read_chain_state
 from slurm.chains.run_report import report_run
-from slurm.chains.run_state import read_run_state
 from slurm.chains.submissions import jobs_of
 from tests.processes import ROOT
 from tests.slurm import light_training
@@ -46,7 +46,7 @@ def go_on_until_finished(run_dirs: list[Path], *, timeout_seconds: float) -> Non
         for run_dir in left:
             with contextlib.suppress(ValueError):  # refused, because it has jobs
                 submit(run_dir)
-        left = [run_dir for run_dir in left if not read_run_state(run_dir).is_finished]
+        left = [run_dir for run_dir in left if not read_chain_state(run_dir).is_finished]
         assert time.monotonic() < end, {run_dir.name: report_run(run_dir) for run_dir in left}
 
 

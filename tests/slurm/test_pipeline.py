@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from recipes.pipelines.file import pipeline_from_mapping
 from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
 from slurm.jobs.queue import cancel_jobs
 from slurm.sites.cluster import Cluster
-from slurm.stages.pipeline_file import pipeline_from_mapping
 from slurm.stages.pipeline_submission import submit_pipeline
 from tests.conftest import Inputs
 from tests.slurm.chains import still_there
@@ -98,7 +98,7 @@ def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_p
 
 @pytest.mark.long
 def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = yaml.safe_load((ROOT / "slurm" / "pipelines" / "demo.yaml").read_text())
+    content = yaml.safe_load((ROOT / "recipes" / "pipelines" / "bundled" / "demo.yaml").read_text())
     content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["focus"], "step": [5, 10]}}
     for name, steps in (("en_train", 10), ("train", 10)):
         content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} schedule.warmup_steps=2 run.checkpoint_every_steps=5"
@@ -119,7 +119,7 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
 def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
     environment: Cluster, inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "slurm" / "pipelines" / "sweep.yaml").read_text()
+    text = (ROOT / "recipes" / "pipelines" / "bundled" / "sweep.yaml").read_text()
     for name, path in (("en/hf", inputs.hf), ("sl/tokenizer", inputs.tokenizer), ("sl/data", inputs.data)):
         text = text.replace(f"pipeline_output/{name}", str(path))
     content = yaml.safe_load(text.replace("0000100", "0000004").replace("_steps=100", "_steps=4"))

@@ -18,14 +18,8 @@ from common.artifacts import read_manifest, write_manifest
 from common.command import arguments_of
 from data_prep import train_tokenizer
 from recipes.numbers import arithmetic
-from recipes.rules.compose import compose_recipe
-from recipes.runs.run_dir import record_recipe
-from slurm.jobs.job import ROOT
-from slurm.jobs.render import render_job
-from slurm.sites.cluster import load_cluster
-from slurm.stage import run_task
-from slurm.stages.pipeline_checks import task_problems
-from slurm.stages.pipeline_file import (
+from recipes.pipelines.checks import task_problems
+from recipes.pipelines.file import (
     Pipeline,
     Resources,
     Task,
@@ -37,11 +31,17 @@ from slurm.stages.pipeline_file import (
     tasks_of,
     training_overrides,
 )
+from recipes.pipelines.state import Record, is_complete, tasks_to_run, write_record
+from recipes.rules.compose import compose_recipe
+from recipes.runs.run_dir import record_recipe
+from slurm.jobs.job import ROOT
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import load_cluster
+from slurm.stage import run_task
 from slurm.stages.pipeline_jobs import dependencies, stage_jobs
-from slurm.stages.pipeline_state import Record, is_complete, tasks_to_run, write_record
 from tests.slurm import light_training
 
-PIPELINES = sorted((ROOT / "slurm" / "pipelines").glob("*.yaml"))
+PIPELINES = sorted((ROOT / "recipes" / "pipelines" / "bundled").glob("*.yaml"))
 
 
 def content(work_dir: Path) -> dict[str, Any]:

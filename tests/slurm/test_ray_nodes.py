@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurm.stages.pipeline_file import pipeline_from_mapping
+from recipes.pipelines.file import pipeline_from_mapping
 from slurm.stages.pipeline_submission import submit_pipeline
 from tests.data_prep.sharing import held_stage
 from tests.slurm.running_slurm import running_slurm

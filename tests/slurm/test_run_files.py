@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from recipes.runs.run_state import STOP_NAME, read_run_state, set_damaged_aside
 from slurm.chains.attempts import End, begin_attempt, end_attempt, read_attempts, read_log
+from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import CONTINUE, Limits, decide
-from slurm.chains.run_state import STOP_NAME, read_run_state, set_damaged_aside
 from slurm.chains.submissions import claim_run, current_submission, jobs_of, record_jobs, run_tag
 from slurm.jobs.provenance import collect, kept_environment
 from tests.processes import ROOT
@@ -150,13 +151,13 @@ def test_state_of_a_run(run_dir: Path) -> None:
 
 def test_a_finished_run_that_is_submitted_with_more_steps_goes_on(run_dir: Path) -> None:
     light_training.save(run_dir, 20, "end")
-    assert read_run_state(run_dir).is_finished
+    assert read_chain_state(run_dir).is_finished
     claim_run(run_dir, command=("x",), limits=Limits(), signal_seconds=60, total_steps=30)
-    state = read_run_state(run_dir)
+    state = read_chain_state(run_dir)
     assert (state.saved_step, state.total_steps, state.is_finished) == (20, 30, False), "before the training itself has noted it"
     assert decide([], saved_step=state.saved_step, total_steps=state.total_steps).verdict == CONTINUE
     light_training.save(run_dir, 30, "end")
-    assert read_run_state(run_dir).is_finished
+    assert read_chain_state(run_dir).is_finished
 
 
 def test_state_before_the_first_start(tmp_path: Path) -> None:

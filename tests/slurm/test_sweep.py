@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, tasks_of
 from slurm import sweep
 from slurm.jobs.job import ROOT
-from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
 from slurm.sweep import require_summary, summarise
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
-    content = yaml.safe_load((ROOT / "slurm" / "pipelines" / "sweep.yaml").read_text()) | {"work_dir": str(tmp_path / "work")}
+    content = yaml.safe_load((ROOT / "recipes" / "pipelines" / "bundled" / "sweep.yaml").read_text()) | {"work_dir": str(tmp_path / "work")}
     return pipeline_from_mapping(content)
 
 
@@ -34,7 +34,9 @@ def test_table_of_methods_over_seeds(pipeline: Pipeline, tmp_path: Path, capsys:
         for seed, value in enumerate(values, 1):
             add_result(pipeline, method, seed, value)
     (tmp_path / "sweep.yaml").write_text(
-        (ROOT / "slurm" / "pipelines" / "sweep.yaml").read_text().replace("work_dir: sweep_output", f"work_dir: {tmp_path}/work")
+        (ROOT / "recipes" / "pipelines" / "bundled" / "sweep.yaml")
+        .read_text()
+        .replace("work_dir: sweep_output", f"work_dir: {tmp_path}/work")
     )
     assert sweep.main([str(tmp_path / "sweep.yaml")]) == 1
     told = capsys.readouterr().out.splitlines()

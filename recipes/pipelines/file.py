@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.door import ROOT
 from common.plain_files import literal_loader, parse_yaml, read_text
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe, build_from_mapping, raise_all
-from slurm.jobs.job import ROOT
 
 _REFERENCE = re.compile(r"\{(?P<name>[A-Za-z_]\w*)(?::0(?P<width>\d+))?\}")
 _OPTIONS = "_options"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from common.command import arguments_of
 from recipes.numbers import arithmetic
+from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
 from recipes.rules.checks import recipe_problems
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
-from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
 
 _CHECKPOINT = re.compile(r"step_(\d+)")
 

@@ -13,7 +13,6 @@ from common.plain_files import read_json
 from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe, recipe_from_mapping
 from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
-from slurm.chains.submissions import current_submission
 
 STOP_NAME = "STOP"  # slurm.stop leaves it; submitting again removes it
 _DAMAGED = "damaged_"
@@ -43,12 +42,16 @@ class RunState:
         return self.total_steps is not None and self.saved_step >= self.total_steps
 
 
-def read_run_state(run_dir: Path) -> RunState:
-    """What the files of a run say; never writes."""
-    recipe, submission = read_recipe(run_dir), current_submission(run_dir)
+def read_run_state(run_dir: Path, *, at_least: int = 0) -> RunState:
+    """What the files of a run say; never writes.
+
+    Args:
+        at_least: steps that the run is to have, where somebody asked for more than its recipe says so far.
+    """
+    recipe = read_recipe(run_dir)
     return RunState(
         saved_step=next((step for step, _, problem in _checkpoints(run_dir) if problem is None), 0),
-        total_steps=max(arithmetic.total_steps(recipe), (submission and submission.claim.total_steps) or 0) if recipe else None,
+        total_steps=max(arithmetic.total_steps(recipe), at_least) if recipe else None,
         metrics=next((record for record in reversed(last_records(run_dir / METRICS_NAME, _LAST_RECORDS)) if "loss" in record), {}),
         stop_requested=(run_dir / STOP_NAME).exists(),
     )

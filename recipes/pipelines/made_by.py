@@ -11,9 +11,9 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest
+from common.door import ROOT
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import recipe_changes
-from slurm.jobs.job import ROOT
 
 _NO_MATTER = ("output", "workers")  # what changes nothing in an output
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from common.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
 from common.plain_files import read_json, write_json
+from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
+from recipes.pipelines.made_by import difference, difference_of_run
 from recipes.runs.run_dir import is_lengthened
-from slurm.chains.run_state import read_recipe, read_run_state
-from slurm.stages.made_by import difference, difference_of_run
-from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
+from recipes.runs.run_state import read_recipe, read_run_state
 
 RECORDS_NAME = "stages"
 
