@@ -57,7 +57,7 @@ class Metrics(Callback):
         self._last_time, self._last_step = time.monotonic(), trainer.global_step
         get_moe_layer_wise_logging_tracker().clear()  # of an earlier training of this process, with its layers and process groups
         if trainer.is_global_zero:
-            self._file.forget(last_step=trainer.global_step)
+            self._file.forget(last_step=trainer.global_step or -1)  # the validation of step 0 is measured again
         data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
         if isinstance(data, MaskedSamples):
             data = data.samples

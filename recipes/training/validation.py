@@ -27,7 +27,7 @@ from recipes.training.metrics import Metrics, gather_parameters
 
 
 class Validation(Callback):
-    """Measures after every so many steps, and after the last one, what the model makes of each held-out set.
+    """Measures before the first step, after every so many, and after the last one, what the model makes of each held-out set.
 
     A set is cut into samples of the run's length from its beginning, as many as were asked for or as it has; the same
     ones each time and at every layout.
@@ -55,6 +55,12 @@ class Validation(Callback):
         self._metrics, self._watchdog, self._every, self._max_steps = metrics, watchdog, every_steps, max_steps
         self._max_samples, self._length, self._micro_batch_size = max_samples, sequence_length, micro_batch_size
         self._end_of_text, self._masks = end_of_text, masks
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure what a run starts from, to which all later values are compared."""
+        if trainer.global_step == 0:
+            with self._watchdog.other_work("a validation"):
+                self._measure(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Measure where it is due."""
