@@ -27,7 +27,7 @@ from common.artifacts import Manifest, digest_file, write_manifest, written_asid
 from common.progress import SharedProgress, show
 from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
-from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
+from data_prep.mixing.report import BLEND, MEGATRON, UNDETERMINED, CorpusCounts, Side, blend, megatron_inputs, next_steps, report
 from data_prep.mixing.selection import Rows, Taker, Taking, cuts, held_out
 from data_prep.mixing.shard import (
     LEFT_OUT,
@@ -52,7 +52,6 @@ from data_prep.sharing.shards import ordered_map, resumable_directory, shard_nam
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 from data_prep.tokenizers.frame import add_bos_argument, document_front
 
-UNKNOWN_LANGUAGE = "und"  # ISO 639 for "undetermined"
 _HELD_OUT, _NEVER = -1, -2
 
 
@@ -180,7 +179,7 @@ def mixture(
         _write(shards, units, tuple(tokenizers), directory, scratch, workers)
         weighted = {corpus.name: key for corpus in chosen if (key := key_of(corpus.name, rules.weight_keys))}
         (directory / "report.md").write_text(report(counts, list(tokenizers), weighted), encoding="utf-8")
-        (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / BLEND).write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         facts = {
             "weight_keys": weighted,
             "tokenizer_digests": digests,
@@ -243,7 +242,7 @@ def _write(shards: Sequence[Shard], units: Units, tokenizers: tuple[str, ...], d
 
 
 def _language(corpus: Corpus) -> str:
-    return corpus.language or UNKNOWN_LANGUAGE
+    return corpus.language or UNDETERMINED
 
 
 def decide(
@@ -362,8 +361,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--megatron",
         type=Path,
+        nargs="?",
+        const=Path(MEGATRON),
         metavar="DIR",
-        help="also make the training data, as data_prep.to_megatron, in DIR/CORPUS and DIR/validation",
+        help=f"also make the training data, as data_prep.to_megatron, in DIR/CORPUS and DIR/validation/LANGUAGE (default: OUTPUT/{MEGATRON});"
+        " a recipe takes it as data.train=OUTPUT, or data.train=DIR",
     )
     what = parser.add_argument_group("what is in it (default: all, once)")
     what.add_argument(
@@ -405,6 +407,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make a mixture in a new directory."""
     arguments = _parser().parse_args(argv)
     command.require_positive(arguments)
+    inside = arguments.output / MEGATRON
+    if arguments.megatron == Path(MEGATRON):
+        arguments.megatron = inside
     if arguments.megatron is not None and arguments.megatron.is_dir() and any(arguments.megatron.iterdir()):
         raise ValueError(f"the directory {arguments.megatron} exists and is not empty; remove it or choose another --megatron")
     rules = MixtureRules(
@@ -433,7 +438,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = on_ray.share(arguments, "data_prep.mixture", work)
     command.print_report(arguments.output)
     folder = arguments.tokenizer[0].partition("=")[2]
-    steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"), bos=arguments.bos)
+    steps = next_steps(arguments.output, manifest.facts["blend"], folder, arguments.megatron or inside, bos=arguments.bos)
     print(f"\nNext:\n\n{steps}", end="", flush=True)
     return _to_megatron(arguments, manifest.facts["blend"], folder) if arguments.megatron else command.DONE
 
@@ -456,6 +461,8 @@ def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer:
         code = subprocess.run(words).returncode
         if code:
             return code
+    if arguments.megatron.parent != arguments.output:
+        shutil.copyfile(arguments.output / BLEND, arguments.megatron / BLEND)
     return command.DONE
 
 

@@ -9,6 +9,11 @@ from typing import Any
 
 from common.tables import markdown_table
 
+BLEND = "blend.json"
+MEGATRON = "megatron"  # folder of a mixture for its data sets
+HELD_OUT = "validation"
+UNDETERMINED = "und"  # ISO 639, of a language that nobody named
+
 
 @dataclass(frozen=True)
 class Side:
@@ -64,6 +69,8 @@ def blend(counts: Sequence[CorpusCounts]) -> dict[str, Any]:
     total = sum(count.seen_tokens for count in used)
     return {
         "corpora": [count.name for count in used],
+        "languages": [count.language for count in used],
+        "held_out_languages": sorted({count.language for count in counts if count.validation.documents}),
         "weights": [round(count.seen_tokens / total, 8) for count in used],
         "epochs": [count.epochs for count in used],
         "tokens": round(total),
@@ -135,25 +142,27 @@ def _sum(sides: Sequence[Side]) -> Side:
 
 
 def megatron_inputs(mixture_dir: Path, made: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """Name of each dataset -> the files that `data_prep.to_megatron` makes it of: one for each corpus, and `validation` where there is one.
+    """Name of each dataset -> the files that `data_prep.to_megatron` makes it of: one for each corpus, and `validation/LANGUAGE`.
 
     Args:
         made: what `blend` gives.
     """
     inputs = {name: sorted((mixture_dir / "train" / name).iterdir()) for name in made["corpora"]}
-    held_out = sorted((mixture_dir / "validation").rglob("*.jsonl*"))
-    return inputs | ({"validation": held_out} if held_out else {})
+    held_out = {f"{HELD_OUT}/{name}": sorted((mixture_dir / HELD_OUT / name).iterdir()) for name in made["held_out_languages"]}
+    return inputs | held_out
 
 
-def next_steps(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str, data_dir: str, *, bos: str = "auto") -> str:
-    """The commands that make training data of a mixture, and the overrides of a recipe that trains on it."""
-    names = made["corpora"]
+def next_steps(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str, data_dir: Path, *, bos: str = "auto") -> str:
+    """The commands that make training data of a mixture, and the override of a recipe that trains on it."""
     options = f"--tokenizer {tokenizer}" + ("" if bos == "auto" else f" --bos {bos}")
-    lines = [f"python -m data_prep.to_megatron --input {mixture_dir}/train/{name}/* {options} --output {data_dir}/{name}" for name in names]
-    overrides = f"data.train=[{','.join(f'{data_dir}/{name}' for name in names)}] data.weights=[{','.join(map(str, made['weights']))}]"
-    if (mixture_dir / "validation").is_dir():
-        lines.append(f"python -m data_prep.to_megatron --input {mixture_dir}/validation/*/* {options} --output {data_dir}/validation")
-        overrides += f" data.validation={data_dir}/validation"
+    places = {name: f"train/{name}" for name in made["corpora"]} | {
+        f"{HELD_OUT}/{name}": f"{HELD_OUT}/{name}" for name in made["held_out_languages"]
+    }
+    lines = [
+        f"python -m data_prep.to_megatron --input {mixture_dir}/{place}/* {options} --output {data_dir}/{name}"
+        for name, place in places.items()
+    ]
+    given = mixture_dir if data_dir == mixture_dir / MEGATRON else data_dir
     lines.append(f"# as many steps as see {made['tokens']:,} tokens; a step sees global_batch_size x sequence_length of them")
-    lines.append(f"python -m recipes.train --recipe RECIPE --output run/ model.checkpoint=nemo/ {overrides}")
+    lines.append(f"python -m recipes.train --recipe RECIPE --output run/ model.checkpoint=nemo/ data.train={given}")
     return "\n".join(lines) + "\n"

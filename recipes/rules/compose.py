@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.plain_files import parse_yaml, read_text
 from recipes.rules.interpolations import require_bounded_interpolations
-from recipes.rules.languages import with_table
+from recipes.rules.languages import with_mixture, with_table
 from recipes.rules.schema import Recipe, recipe_from_mapping
 from recipes.rules.tiny import Size, size_overrides
 
@@ -52,7 +52,7 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     composed = _compose if recipe.endswith((".yaml", ".yml")) else _compose_bundled
     if size is not None:
         values = size_overrides(composed(recipe, tuple(choices)), _read_size(size)) + values
-    return with_table(composed(recipe, (*choices, *values)))
+    return with_mixture(with_table(composed(recipe, (*choices, *values))))
 
 
 def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.plain_files import read_yaml
+from common.artifacts import read_manifest
+from common.plain_files import read_json, read_yaml
+from data_prep.mixing.report import BLEND, HELD_OUT, MEGATRON, UNDETERMINED
 from data_prep.reading.languages import is_language
 from recipes.rules.schema import Recipe
 
@@ -29,6 +31,41 @@ class LanguageData:
 
     train: tuple[str, ...]
     validation: str | None = None
+
+
+def with_mixture(recipe: Recipe) -> Recipe:
+    """The recipe with the data sets of a mixture, where `data.train` is the output of data_prep.mixture --megatron, or its DIR.
+
+    What the recipe says itself, of validation, languages and shares, stays.
+
+    Raises:
+        ValueError: if the mixture has no data sets yet.
+    """
+    data, folder = recipe.data, Path(recipe.data.train[0] if len(recipe.data.train) == 1 else "")
+    if len(data.train) != 1 or not (folder / BLEND).is_file():
+        return recipe
+    made = read_json(folder / BLEND)
+    base = folder if read_manifest(folder) is None else folder / MEGATRON
+    if not base.is_dir():
+        raise ValueError(
+            f"data.train is {folder}, a mixture whose text is not tokenized yet; make it with --megatron, or run the commands that it printed"
+        )
+    epochs = tuple(made["epochs"])
+    held_out = {language: str(base / HELD_OUT / language) for language in made["held_out_languages"]}
+    if set(held_out) == {UNDETERMINED}:
+        held_out = {"all": held_out[UNDETERMINED]}
+    languages = () if UNDETERMINED in made["languages"] else tuple(made["languages"])
+    shares = data.weights or data.shares or data.blend or data.epochs or data.sampling_exponent is not None
+    return replace(
+        recipe,
+        data=replace(
+            data,
+            train=tuple(str(base / name) for name in made["corpora"]),
+            languages=data.languages or languages,
+            epochs=data.epochs if shares or set(epochs) == {1.0} else epochs,
+            validation=data.validation or held_out,
+        ),
+    )
 
 
 def with_table(recipe: Recipe) -> Recipe:

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from common.artifacts import read_manifest
 from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
 from data_prep.tokenizers.files import load_tokenizer
+from recipes.rules.compose import compose_recipe
 from tests.data_prep.packed import unpacked
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
@@ -199,7 +200,9 @@ def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureF
     for name in ("books", "news", "web"):
         facts = read_manifest(data / name).facts  # type: ignore[union-attr]
         assert (facts["num_documents"], facts["num_tokens"]) == (trained[name]["documents"], trained[name]["tokens"][0])
-    assert read_manifest(data / "validation").facts["num_documents"] == 1  # type: ignore[union-attr]
+    taken = compose_recipe("demo_adapt", [f"data.train={data}"]).data
+    assert taken.train == tuple(str(data / name) for name in ("books", "news", "web")) and set(taken.validation) == {"all"}
+    assert read_manifest(Path(taken.validation["all"])).facts["num_documents"] == 1  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"^the directory .*data exists and is not empty; remove it or choose another --megatron$"):
         mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(tmp_path / "again")])
 

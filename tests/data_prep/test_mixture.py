@@ -164,8 +164,8 @@ def test_quality_subset_without_web(corpora: list[Corpus], tokenizer_dir: Path, 
     assert manifest is not None and set(manifest.inputs) == {str(path) for c in (corpora[0], corpora[2]) for path in c.paths}
     assert "licence: CC0" in (tmp_path / "out/corpora.yaml").read_text()
     out = capsys.readouterr().out
-    assert f"--input {tmp_path / 'out'}/train/novels/* --tokenizer {tokenizer_dir} --output data/novels\n" in out
-    assert "data.train=[data/novels,data/wiki] data.weights=[" in out and "data.validation=data/validation\n" in out
+    assert f"--input {tmp_path / 'out'}/train/novels/* --tokenizer {tokenizer_dir} --output {tmp_path / 'out'}/megatron/novels\n" in out
+    assert out.endswith(f"model.checkpoint=nemo/ data.train={tmp_path / 'out'}\n")
 
 
 @pytest.mark.parametrize(
@@ -386,15 +386,22 @@ def test_held_out_share_of_many_documents() -> None:
 
 
 def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
-    """The overrides that the command prints compose into a recipe with these data sets, weights and validation."""
+    """A recipe takes data sets, epochs, languages and validation of a mixture by its folder; what it says itself stays."""
     from recipes.rules.compose import compose_recipe
 
-    manifest = mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(epochs=(("novels", 3.0),)))
-    blend = manifest.facts["blend"]
-    line = next_steps(tmp_path / "out", blend, str(tokenizer_dir), "data").splitlines()[-1]
-    recipe = compose_recipe("demo_adapt", [word for word in line.split() if word.startswith(("data.", "model."))])
-    assert list(recipe.data.train) == ["data/novels", "data/crawl", "data/wiki"] and recipe.data.validation == {"all": "data/validation"}
-    assert list(recipe.data.weights) == blend["weights"] and sum(recipe.data.weights) == pytest.approx(1)
+    out = tmp_path / "out"
+    manifest = mixture(corpora, {"new": tokenizer_dir}, out, rules=MixtureRules(epochs=(("novels", 3.0),)))
+    line = next_steps(out, manifest.facts["blend"], str(tokenizer_dir), out / "megatron").splitlines()[-1]
+    words = [word for word in line.split() if word.startswith(("data.", "model."))]
+    with pytest.raises(ValueError, match=r"^data.train is .*/out, a mixture whose text is not tokenized yet; make it with --megatron"):
+        compose_recipe("demo_adapt", words)
+    (out / "megatron").mkdir()
+    data = compose_recipe("demo_adapt", words).data
+    assert data.train == tuple(f"{out}/megatron/{name}" for name in ("novels", "crawl", "wiki"))
+    assert (data.languages, data.epochs, data.weights) == (("sl", "sl", "en"), (3, 1, 1), ())
+    assert data.validation == {language: f"{out}/megatron/validation/{language}" for language in ("en", "sl")}
+    own = compose_recipe("demo_adapt", [*words, "data.validation=mine", "data.weights=[1,1,2]"]).data
+    assert own.validation == {"all": "mine"} and own.weights == (1, 1, 2) and own.epochs == ()
 
 
 @pytest.mark.some(1)
