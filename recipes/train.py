@@ -24,9 +24,11 @@ from recipes.rules.compose import compose_recipe
 from recipes.rules.data_checks import pass_warnings
 from recipes.rules.inputs import RunInputs, read_inputs
 from recipes.rules.schema import Recipe, raise_all
+from recipes.runs.hugging_face import export_finished, with_converted_checkpoint
 from recipes.runs.launch import (
     die_with_launcher,
     is_first_process,
+    is_launched,
     launch,
     leased,
     must_launch,
@@ -54,11 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     die_with_launcher()
+    is_first, was_launched = is_first_process(), is_launched()
     order_kernels()
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     raise_all(value_problems(recipe), subject=f"recipe {recipe.name}")
     signals = StopSignals(recipe.run.stop_signals)
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
+    recipe = with_converted_checkpoint(recipe, arguments.output)
     inputs = read_inputs(recipe)
     recipe = check_run(recipe, inputs, visible=visible_gpu())
     must_launch(recipe)  # or be one of the right number of processes
@@ -67,7 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in pass_warnings(recipe, inputs.train) if is_first_process() else ():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     with leased(arguments.output) as fence:
-        return _run(recipe, inputs, fence, run_dir=arguments.output, signals=signals, arguments=argv if argv is not None else sys.argv[1:])
+        words = argv if argv is not None else sys.argv[1:]
+        code = _run(recipe, inputs, fence, run_dir=arguments.output, signals=signals, arguments=words)
+        if code == command.DONE and not was_launched:
+            export_finished(recipe, arguments.output, converts=is_first)
+        return code
 
 
 def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:

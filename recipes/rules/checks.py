@@ -101,6 +101,8 @@ def value_problems(recipe: Recipe) -> list[str]:
     run, problems = recipe.run, range_problems(recipe)
     if run.wandb_project is not None and importlib.util.find_spec("wandb") is None:
         problems.append(f"run.wandb_project is {run.wandb_project}, but wandb is not installed; install it or leave the key out")
+    if run.export not in (None, "hf"):
+        problems.append(f"run.export is {run.export!r}; expected hf, or null for no export")
     if unknown := unknown_signals(run.stop_signals):
         problems.append(
             f"run.stop_signals names {', '.join(unknown)}; expected signals that a process can handle, such as SIGTERM, SIGUSR1"

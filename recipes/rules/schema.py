@@ -14,7 +14,9 @@ from typing import Any
 class ModelRecipe:
     """What is trained."""
 
-    checkpoint: str = ""  # NeMo checkpoint to start from, the output of conversion.hf_to_nemo; only plans do without
+    checkpoint: str = (
+        ""  # to start from: output of conversion.hf_to_nemo, or a Hugging Face folder, which is converted; only plans do without
+    )
     base: str | None = None  # published model whose shape the checkpoint must have, a name of recipes.rules.base_models
     vocab_size: int | None = None  # rows that the checkpoint must have
     method: str | None = None  # conversion.transfer --method that must have made the checkpoint
@@ -62,7 +64,9 @@ class DataRecipe:
     """What it is trained on."""
 
     sequence_length: int  # tokens of one sample
-    train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
+    train: tuple[
+        str, ...
+    ] = ()  # data sets, each the output of data_prep.to_megatron, or one mixture with all of its; only plans do without
     table: str | None = None  # or a YAML file of languages and their data sets, in place of train, languages and validation
     languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
@@ -158,6 +162,7 @@ class RunRecipe:
     keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
     keep_checkpoints: int | None = None  # the newest so many stay, older ones are removed; None: all stay
     keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
+    export: str | None = None  # "hf": a finished run leaves its last checkpoint as a Hugging Face folder, hf/
     asynchronous_save: bool = False  # checkpoints are written beside the next steps, from a copy in the memory of the host
     stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # that save the run and end it with exit code 0
     hang_factor: float | None = 20.0  # a step that takes so many times the usual time ends the attempt with all stacks; None: none does

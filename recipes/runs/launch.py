@@ -98,6 +98,11 @@ def is_first_process() -> bool:
     return process_rank() == 0 and _LAUNCHED not in os.environ
 
 
+def is_launched() -> bool:
+    """Whether `launch` started this process."""
+    return _LAUNCHED in os.environ
+
+
 def share_of_inputs(recipe: Recipe) -> tuple[int, int] | None:
     """Number of this process and of all that look at the inputs of a run together; None for one that `launch` started, which has looked.
 

@@ -19,6 +19,7 @@ import pytest
 
 from common import command
 from common.artifacts import check_files, read_manifest, write_manifest
+from conversion import verify
 from recipes.numbers.arithmetic import learning_rate
 from recipes.rules.checks import check_run
 from recipes.rules.compose import compose_recipe
@@ -295,3 +296,32 @@ def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, t
         f"error: {weights} was edited after conversion.hf_to_nemo wrote it: its digest is not that of its manifest; make {edited} again\n"
     )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_from_a_hugging_face_folder_to_one(inputs: Inputs, tmp_path: Path) -> None:
+    """A folder of Hugging Face is converted into the run, which leaves one at its end; another source for the same run is refused."""
+    run_dir = tmp_path / "run"
+    short = (
+        "schedule.max_steps=1",
+        "schedule.warmup_steps=0",
+        "run.export=hf",
+        "parallel.devices_per_node=2",
+        "parallel.tensor_parallel_size=2",
+    )
+    arguments = [*_arguments(inputs, run_dir), *short]
+    from_hf = [word.replace(str(inputs.checkpoint), str(inputs.hf)) for word in arguments]
+    done = run_command(*from_hf, log_dir=tmp_path / "run.log")
+    assert done.code == 0, done.stderr
+    assert {path.name for path in (run_dir / "hf").iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert verify.main([str(run_dir / "hf"), str(run_dir / "checkpoints/step_0000001")]) == 0
+    (run_dir / "hf").rename(tmp_path / "first")
+    assert run_command(*from_hf, log_dir=tmp_path / "again.log").code == 0, "of a finished run the same command exports"
+    assert (run_dir / "hf/model.safetensors").read_bytes() == (tmp_path / "first/model.safetensors").read_bytes()
+    shutil.copytree(inputs.hf, tmp_path / "other")
+    other = run_command(*(word.replace(str(inputs.hf), str(tmp_path / "other")) for word in from_hf), log_dir=tmp_path / "other.log")
+    assert (other.code, other.stdout) == (2, "")
+    assert (
+        other.stderr
+        == f"error: {run_dir} holds a run that started from {inputs.hf}, not from {tmp_path / 'other'}; choose another --output\n"
+    )
