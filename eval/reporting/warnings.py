@@ -10,6 +10,7 @@ from eval.reporting.runs import Evaluated, Report
 
 _NAMED = 6  # of a kind in one sentence
 _FEW_ITEMS = 100
+_OLD_VOCABULARY = {None, "copy"}  # method of a model whose rows are the source's
 
 
 def warnings(report: Report) -> list[str]:
@@ -19,7 +20,17 @@ def warnings(report: Report) -> list[str]:
     failed = [f"{task} of {model.name} ({reason})" for model in models for task, reason in model.content.get("failures", {}).items()]
     if failed:
         found.append(f"Could not be evaluated: {_listed(failed, '; ')}.")
-    return [*found, *_unlike_numbers(report, models), *_few(report, models)]
+    return [*found, *_without_lapt(models), *_unlike_numbers(report, models), *_few(report, models)]
+
+
+def _without_lapt(models: Sequence[Evaluated]) -> Iterable[str]:
+    """Trained models with a new vocabulary, beside none with that of the source."""
+    trained = {model.content["facts"].get("method") for model in models if model.step}
+    if trained - _OLD_VOCABULARY and not trained & _OLD_VOCABULARY:
+        yield (
+            "No model here has the source's own vocabulary, trained alike (LAPT): what is gained over the source may come from the training alone."
+            " Make one with conversion.transfer --vocabulary keep and the same recipe."
+        )
 
 
 def _listed(names: Sequence[str], separator: str = ", ") -> str:

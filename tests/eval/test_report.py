@@ -231,6 +231,13 @@ def test_backends_and_versions_are_told(tmp_path):
     assert "items.html" not in text
 
 
+@pytest.mark.parametrize("methods", [("focus",), ("focus", "copy")])
+def test_a_new_vocabulary_is_held_to_training_without_one(methods, tmp_path):
+    results = make_results(tmp_path, steps=(0, 100), methods=methods, tasks=("sl_rte_gen",), items=30)
+    told = [sentence for sentence in warnings(read_report([results])) if "(LAPT)" in sentence]
+    assert len(told) == (methods == ("focus",))
+
+
 def test_a_row_for_all_languages_and_seeds_of_a_way_to_adapt(tmp_path):
     """As the low-resource paper's Table 4: source, and two ways with two seeds of a language each."""
     make_result(tmp_path / "source", "source", None, None, skill=0.2, items=100, tasks=["sl_boolq_gen"])
