@@ -1,1 +1,3 @@
 """The ground floor: manifests and atomic outputs, the command line, progress, pages, tables, processes; imports no stage."""
+
+VERSION = "0.1.0"

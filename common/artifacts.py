@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
+from common import VERSION
 from common.plain_files import read_json
 from common.process_identity import ProcessIdentity
 from common.system_errors import shown_name
@@ -473,7 +474,7 @@ def look_up_software() -> None:
 def _versions() -> dict[str, str]:
     from importlib import metadata  # takes 10 ms, for its e-mail parser
 
-    versions = {"python": platform.python_version()}
+    versions = {"scion": VERSION, "python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
         try:
             versions[package] = _version(package)

@@ -3,6 +3,7 @@
 scion                         all commands, stage by stage
 scion transfer --help         of one of them
 scion conversion.inspect ...  where two stages have a command of the name
+scion --version               which version this is
 scion --completion bash       what a shell completes by: source <(scion --completion bash)
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import VERSION
 from common.python_path import python_path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = commands()
     if not words or words[0] in ("-h", "--help"):
         print(overview(known))
+        return _DONE
+    if words[0] == "--version":
+        print(f"scion {VERSION}")
         return _DONE
     try:
         if words[0] == "--completion":

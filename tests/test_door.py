@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from common import VERSION
 from common.door import STAGES, commands, completion, find, overview, typed_names
 from tests.processes import ROOT
 
@@ -77,6 +78,7 @@ def test_bash_completes_commands_and_options() -> None:
 
     assert completed("scion transf") == ["transfer", "transfer_compare"]
     assert completed("scion hf_to_nemo --out") == ["--output"]
+    assert scion("--version").stdout == f"scion {VERSION}\n"
     assert scion("--completion", "bash").stdout == completion("bash", KNOWN)
     assert "takes one of bash, fish, zsh, not tcsh" in scion("--completion", "tcsh").stderr
 
