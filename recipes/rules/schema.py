@@ -14,9 +14,7 @@ from typing import Any
 class ModelRecipe:
     """What is trained."""
 
-    checkpoint: str = (
-        ""  # to start from: output of conversion.hf_to_nemo, or a Hugging Face folder, which is converted; only plans do without
-    )
+    checkpoint: str = ""  # output of conversion.hf_to_nemo, or a Hugging Face folder, which is converted; only plans do without
     base: str | None = None  # published model whose shape the checkpoint must have, a name of recipes.rules.base_models
     vocab_size: int | None = None  # rows that the checkpoint must have
     method: str | None = None  # conversion.transfer --method that must have made the checkpoint
@@ -64,9 +62,7 @@ class DataRecipe:
     """What it is trained on."""
 
     sequence_length: int  # tokens of one sample
-    train: tuple[
-        str, ...
-    ] = ()  # data sets, each the output of data_prep.to_megatron, or one mixture with all of its; only plans do without
+    train: tuple[str, ...] = ()  # outputs of data_prep.to_megatron, or one mixture with all of its; only plans do without
     table: str | None = None  # or a YAML file of languages and their data sets, in place of train, languages and validation
     languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens

@@ -93,7 +93,7 @@ def test_two_stages_of_adapters_with_two_tokens(two_stages: tuple[Path, list[dic
     of_first_head = [record["first_head_loss"] for record in records if "loss" in record]
     assert of_first_head[0] == pytest.approx(losses[0] / 2, rel=0.05) and all(0 < a < b for a, b in zip(of_first_head, losses, strict=True))
     validated = [record["step"] for record in records if "validation_loss" in record]
-    assert validated == list(range(1, steps + 1)), "held-out text that is given is measured, by default with every checkpoint"
+    assert validated == list(range(steps + 1)), "held-out text that is given is measured, by default with every checkpoint"
     # The rate of the first step is 0, so its checkpoint has the head that the run started with: a copy of the first one, not of the table.
     began = {
         name: tensor.read() for name, tensor in read_dist_checkpoint(run / "checkpoints/step_0000001/weights", prefix="module.").items()
