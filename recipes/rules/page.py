@@ -13,11 +13,11 @@ from common.pages import rendered
 from recipes.rehearsal.page import shown_rehearsal
 from recipes.rules import schema
 from recipes.rules.compose import CONF_DIR
+from recipes.rules.explained import comments_of
 from recipes.rules.schedule_figure import schedule_figure
 from recipes.rules.schema import Recipe
 from recipes.rules.settings import choices_of, settings_of
 
-_EXPLAINED = re.compile(r"    (\w+):.*?  # (.*)")
 DEFAULT = "default"
 
 
@@ -80,8 +80,7 @@ def explanations() -> dict[str, str]:
             section = {"Recipe": "", "FreezeRule": "freeze.", "LoRARecipe": "lora.", "RampUpRecipe": "schedule.ramp_up."}.get(
                 name, f"{name.removesuffix('Recipe').lower()}."
             )
-            comments = filter(None, map(_EXPLAINED.fullmatch, inspect.getsource(kind).splitlines()))
-            found |= {section + comment[1]: comment[2] for comment in comments}
+            found |= {section + key: comment for key, comment in comments_of(kind).items()}
     return found
 
 
