@@ -30,7 +30,7 @@ from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
 from data_prep.deduplication.substrings import Shard, cut_substrings, require_length, spans_sentence
 from data_prep.reading.comparison import IGNORABLE, Comparison
-from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, text_files, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
 from data_prep.reading.evaluation_sets import files_of_sets
 from data_prep.sharing import on_ray
@@ -398,7 +398,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(
             "--against-sets and --evaluation-data need each other; give the names of sets and the folder that eval.prepare wrote"
         )
-    against = [*arguments.against, *(files_of_sets(arguments.against_sets, arguments.evaluation_data) if arguments.against_sets else ())]
+    against = [
+        *text_files(arguments.against),
+        *(files_of_sets(arguments.against_sets, arguments.evaluation_data) if arguments.against_sets else ()),
+    ]
     require_text_files(against, tables=True)
     for option in ("against_ngram", "against_shortest"):
         if getattr(arguments, option) is not None and not against:

@@ -28,6 +28,7 @@ from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import STAGE, token_dtype
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
+from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import add_input_arguments, require_text_files
 from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading
@@ -171,15 +172,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_ray.add_argument(parser)
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
-    if twice := [path for path, times in Counter(path.resolve() for path in arguments.input).items() if times > 1]:
+    paths = text_files(arguments.input)
+    if twice := [path for path, times in Counter(path.resolve() for path in paths).items() if times > 1]:
         raise ValueError(f"the input file {twice[0]} is given twice, so that its text would count twice; name each file once")
-    show(f"{len(arguments.input)} file{'s' * (len(arguments.input) > 1)} by {arguments.tokenizer}: loading the tokenizer")
+    show(f"{len(paths)} file{'s' * (len(paths) > 1)} by {arguments.tokenizer}: loading the tokenizer")
     # Read once, by the tokenizer library's thread pool at its first use; used where there is one file whose tokenizer's words are not kept.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     work = partial(
         to_megatron,
-        arguments.input,
+        paths,
         load_tokenizer(arguments.tokenizer),
         arguments.output,
         reading=Reading.of(arguments),

@@ -19,7 +19,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text
+from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text, text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, Documents, add_format_arguments, read_documents, require_text_files
 from data_prep.sharing import on_ray
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
@@ -231,8 +231,9 @@ def _corpora(arguments: argparse.Namespace) -> list[Corpus]:
         raise ValueError("give either --input FILE... or --corpora YAML")
     if arguments.input is None:
         return corpora_from_table(arguments.corpora, arguments.document_separator)
-    require_text_files(arguments.input, arguments.document_separator)
-    return [Corpus("text", tuple(arguments.input))]
+    paths = text_files(arguments.input)
+    require_text_files(paths, arguments.document_separator)
+    return [Corpus("text", tuple(paths))]
 
 
 if __name__ == "__main__":

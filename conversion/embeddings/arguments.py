@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conversion.embeddings import RENAMED_METHODS
+from common.plain_files import read_json
+from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.methods.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
 from conversion.embeddings.parallel_text import ParallelText
@@ -23,6 +24,7 @@ from conversion.embeddings.settings import (
     VocabularyOptions,
     read_factorised_size,
 )
+from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import SEPARATORS, SUFFIXES_IN_WORDS, Documents
 
 if TYPE_CHECKING:
@@ -222,7 +224,7 @@ def transfer_request(
 
     separator = arguments.document_separator or "blank-line"
     text, source_text = (
-        Documents(paths, text_key=arguments.text_key, separator=separator) if paths is not None else None
+        Documents(text_files(paths), text_key=arguments.text_key, separator=separator) if paths is not None else None
         for paths in (arguments.text, arguments.source_text)
     )
     return TransferRequest(
@@ -257,6 +259,30 @@ def transfer_request(
         matching=arguments.match,
         learning=learning,
     )
+
+
+def take_recommended(arguments: argparse.Namespace) -> None:
+    """Set the method that a comparison recommends, and pass over the material that served other methods of it.
+
+    Raises:
+        ValueError: if a method is named too, or the folder is no comparison.
+    """
+    from conversion.embeddings.request import MATERIAL
+    from conversion.embeddings.vocabularies.strategies import read_by
+
+    if arguments.method is not None:
+        raise ValueError("--method and --method-from both say how rows are made; give one of them")
+    path = arguments.method_from / "comparison.json"
+    if not path.is_file():
+        raise ValueError(f"--method-from {arguments.method_from} has no {path.name}; expected an output of conversion.transfer_compare")
+    method = read_json(path).get("recommendation", {}).get("method")
+    if method not in METHODS:
+        raise ValueError(f"{path} recommends {method!r}, which is no method; make the comparison again")
+    arguments.method = method
+    used = METHODS[method].uses | read_by(VocabularyOptions(arguments.vocabulary, arguments.new_tokens), arguments.tokenizer)
+    for field, (flag, _) in MATERIAL.items():
+        if field not in used:
+            setattr(arguments, flag.split()[0].removeprefix("--").replace("-", "_"), None)
 
 
 def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str, str]:

@@ -123,6 +123,15 @@ def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = 
     return _readable(_from_input(groups, ignore_other_files), separator)
 
 
+def text_files(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and in place of a folder the text files in it and below, as --input NAME=FOLDER takes them.
+
+    Raises:
+        ValueError: if a folder has no text file, or more files of other kinds.
+    """
+    return [file for path in paths for file in _files_of(path, ignore_other_files=False)[0]]
+
+
 def _readable(corpora: list[Corpus], separator: str | None) -> list[Corpus]:
     seen: set[Path] = set()
     for corpus in corpora:

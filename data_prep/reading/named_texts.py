@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.artifacts import digest_bytes
+from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import Documents
 
 
@@ -38,9 +39,9 @@ def read_texts(arguments: Sequence[str], *, option: str = "--text", text_key: st
         if name in texts:
             raise ValueError(f"{option} names {name} twice; give each text its own name")
         path = Path(file)
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"the text file {path} does not exist")
-        documents = list(Documents([path], text_key=text_key, separator=separator))
+        documents = list(Documents(text_files([path]), text_key=text_key, separator=separator))
         # Of the documents, not of the file: cut otherwise, the same file is another text.
         texts[name] = Text(name, path, documents, digest_bytes(json.dumps(documents).encode()))
     return list(texts.values())

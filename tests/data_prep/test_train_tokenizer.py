@@ -357,7 +357,7 @@ def test_options_that_contradict(write: Write, tmp_path: Path) -> None:
         (): "give either --input FILE... or --corpora YAML",
         ("--input", str(path), "--compare", "x"): "--compare names tokenizers for a --report, which is not asked for; add --report DIR",
         ("--input", str(path), "--workers", "0"): "--workers is 0; expected at least 1",
-        ("--input", str(tmp_path)): f"the input {tmp_path} is not a file; name the files in it one by one",
+        ("--input", str(tmp_path / "out")): f"the input file {tmp_path / 'out'} does not exist",
         ("--input", str(path), "--model", "bpe", "byte-level", "--vocab-size", "100", "266"): (
             "--vocab-size 100 is too small for the characters of this text; the smallest possible is 264, or less with a smaller --character-coverage"
         ),
