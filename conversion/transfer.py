@@ -20,6 +20,7 @@ from conversion.embeddings.arguments import (
     add_transfer_arguments,
     learning_options,
     method_name,
+    take_recommended,
     transfer_request,
 )
 from conversion.embeddings.methods.learning_options import LearningOptions
@@ -30,6 +31,8 @@ from data_prep.tokenizers.files import start_with_torch, start_without_torch
 def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser().parse_args(argv)
+    if arguments.method_from is not None:
+        take_recommended(arguments)
     target = arguments.tokenizer or f"--vocabulary {arguments.vocabulary}"
     print(f"{arguments.source} to {target}: reading", file=sys.stderr, flush=True)  # before what takes seconds to import
     learns = arguments.method is not None and METHODS[arguments.method].learns
@@ -79,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     add_learning_arguments(parser)
     parser.add_argument(
         "--method", type=method_name, choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep"
+    )
+    parser.add_argument(
+        "--method-from",
+        type=Path,
+        metavar="DIR",
+        help="take the method that this output of conversion.transfer_compare recommends, and of the material what it makes use of",
     )
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
     parser.add_argument(
