@@ -18,20 +18,32 @@ def free_memory(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     Raises:
         ValueError: on a system that does not tell.
     """
-    limits = [*_of_machine(proc), *_of_groups(proc, cgroups), *_of_process(proc)]
+    limits = [*_of_machine(proc), *(left for _, left in _groups(proc, cgroups)), *_of_process(proc)]
     if not limits:
         raise ValueError("this system does not say how much memory is free; give --memory")
     return max(0, min(limits))
 
 
-def _of_machine(proc: Path) -> Iterator[int]:
+def total_memory(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes that this process could have if nothing else ran.
+
+    Raises:
+        ValueError: on a system that does not tell.
+    """
+    limits = [*_of_machine(proc, "MemTotal:"), *(most for most, _ in _groups(proc, cgroups))]
+    if not limits:
+        raise ValueError("this system does not say how much memory it has")
+    return min(limits)
+
+
+def _of_machine(proc: Path, name: str = "MemAvailable:") -> Iterator[int]:
     for line in _lines(proc / "meminfo"):
-        if line.startswith("MemAvailable:"):
+        if line.startswith(name):
             yield int(line.split()[1]) << 10
 
 
-def _of_groups(proc: Path, cgroups: Path) -> Iterator[int]:
-    """What each group above this process leaves, of either version; pages of files that can be dropped count as free."""
+def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
+    """Limit of each group above this process, of either version, and what is left; pages of files that can be dropped count as free."""
     for line in _lines(proc / "self/cgroup"):
         _, controllers, name = line.split(":", 2)
         if not controllers:
@@ -44,7 +56,7 @@ def _of_groups(proc: Path, cgroups: Path) -> Iterator[int]:
         for place in (group, *(above for above in group.parents if above.is_relative_to(root))):
             most, taken = (_first_number(place / file) for file in (limit, used))
             if most is not None and taken is not None:
-                yield most - taken + _dropped(place, cache)
+                yield most, most - taken + _dropped(place, cache)
 
 
 def _dropped(group: Path, name: str) -> int:

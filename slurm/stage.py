@@ -1,6 +1,6 @@
 """One stage of a pipeline inside its job: check what it needs, run it, and say on failure which stage it was and what to do.
 
-The jobs of `slurm.pipeline` call it, users do not.
+The jobs of a pipeline call it, users do not.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common import command
 from common.command import suggested
 from common.plain_files import read_json
 from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
-from recipes.pipelines.state import Record, is_complete, read_record, write_record
+from recipes.pipelines.running import failure_sentence, last_error, note_end, note_start
+from recipes.pipelines.state import is_complete, read_record
+from recipes.pipelines.work import remove_unneeded
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
 
@@ -56,44 +58,30 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
         return command.DONE
     if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
         return _say_failed(task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
-    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, "was ended before it could say why", log))
-    code, message = _run(words)
-    if code:
-        return _fail(pipeline, task, log, f"failed with exit code {code}{': ' + message if message else ''}")
-    if not _is_recorded_whole(pipeline, task, log):
-        return _fail(pipeline, task, log, "ended without an error but left no complete output")
+    note_start(pipeline, task, log=log)
+    code, error = _run(words)
+    if (what := note_end(pipeline, task, code, error, log=log)) is not None:
+        return _say_failed(task, log, what)
+    remove_unneeded(pipeline, among=needs_of(pipeline, task))
     print(f"pipeline: stage {task.name} is done")
     return command.DONE
 
 
 def _run(words: Sequence[str]) -> tuple[int, str]:
-    """Exit code of a command, and the last line of an error that it wrote."""
-    message = ""
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        assert process.stderr is not None
-        for line in process.stderr:
+    """Exit code of a command, and the last error that it wrote."""
+
+    def passed_on() -> Iterator[str]:
+        for line in process.stderr or ():
             sys.stderr.write(line)
-            if line.startswith("error: ") or (line[:1].isalpha() and line.partition(":")[0].endswith(("Error", "Exception"))):
-                message = line.strip().removeprefix("error: ")
-    return process.returncode, message
+            yield line
 
-
-def _is_recorded_whole(pipeline: Pipeline, task: Task, log: str) -> bool:
-    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), True, "", log))
-    return is_complete(pipeline, task)
-
-
-def _fail(pipeline: Pipeline, task: Task, log: str, what: str) -> int:
-    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, what, log))
-    return _say_failed(task, log, what)
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        error = last_error(passed_on())
+    return process.returncode, error
 
 
 def _say_failed(task: Task, log: str, what: str) -> int:
-    print(
-        f"pipeline: stage {task.name} {what}; all that it wrote is in {log}; put that right and submit the pipeline again,"
-        " what is complete is not done again",
-        file=sys.stderr,
-    )
+    print(f"pipeline: {failure_sentence(task, what, log=log)}", file=sys.stderr)
     return command.WRONG
 
 

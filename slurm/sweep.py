@@ -1,6 +1,6 @@
 """The table of a sweep: mean and standard deviation of bits per byte over one axis (seeds), a row for each point of the others (methods).
 
-A sweep is a pipeline with axes and a `summary` (recipes/pipelines/bundled/sweep.yaml); `slurm.pipeline` sends it, each stage as a job array.
+A sweep is a pipeline with axes and a `summary` (recipes/pipelines/bundled/sweep.yaml); `scion run` runs it, on a cluster each stage as a job array.
 Points without a result are counted, not guessed.  Exit code 1 while any is missing.
 """
 
@@ -16,7 +16,8 @@ from common import command
 from common.command import suggested
 from common.plain_files import read_json
 from common.tables import markdown_table
-from recipes.pipelines.file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
+from recipes.pipelines.file import Pipeline, Summary, Task, axes_of, output_of, tasks_of
+from recipes.pipelines.load import load_pipeline
 
 RESULT_NAME = "result.json"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from common.door import ROOT
-from common.plain_files import literal_loader, parse_yaml, read_text
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe, build_from_mapping, raise_all
 
@@ -56,6 +55,7 @@ class Stage:
     train: Training | None = None
     output: str | None = None  # below work_dir; None for a command that only checks
     resources: str = "cpu"
+    keep: bool = True  # false: its output, of a training the checkpoints, is removed when all that read it are complete
 
 
 @dataclass(frozen=True)
@@ -103,19 +103,6 @@ class Task:
     def name(self) -> str:
         """For people and file names: export.method=focus.step=25."""
         return ".".join([self.stage, *(f"{axis}={value}" for axis, value in self.point)])
-
-
-def load_pipeline(path: Path) -> Pipeline:
-    """The pipeline of a YAML file.
-
-    Raises:
-        ValueError: listing all that is wrong with it.
-    """
-    if not path.is_file():
-        raise ValueError(f"the pipeline file {path} does not exist")
-    return pipeline_from_mapping(
-        parse_yaml(read_text(path), subject=f"the pipeline {path}", loader=literal_loader()), subject=f"the pipeline {path}"
-    )
 
 
 def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pipeline") -> Pipeline:
@@ -254,6 +241,8 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
         return
     if stage.train is not None and stage.output is None:
         yield f"stage {name} trains but has no output; give the directory of the run"
+    if not stage.keep and stage.output is None:
+        yield f"stage {name} has keep: false but no output that could be removed; leave it out"
     if stage.resources not in pipeline.resources:
         yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
     elif (nodes := pipeline.resources[stage.resources].nodes) < 1:

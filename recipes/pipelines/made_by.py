@@ -15,7 +15,7 @@ from common.door import ROOT
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import recipe_changes
 
-_NO_MATTER = ("output", "workers")  # what changes nothing in an output
+NO_MATTER = ("output", "workers")  # what changes nothing in an output
 
 
 def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[str, Manifest]]) -> str | None:
@@ -29,7 +29,7 @@ def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[
     if manifest.stage != module:
         return f"it was written by {manifest.stage}, not by {module}"
     wanted, default = command.arguments_of(importlib.import_module(module).main, words[3:])
-    for name in sorted((wanted.keys() | manifest.arguments.keys()) - set(_NO_MATTER)):
+    for name in sorted((wanted.keys() | manifest.arguments.keys()) - set(NO_MATTER)):
         if name not in wanted:
             return f"its manifest says {name}={manifest.arguments[name]!r}, which is not among the arguments of {module}"
         made = manifest.arguments.get(name, default[name])

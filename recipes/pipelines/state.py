@@ -1,19 +1,23 @@
-"""What of a pipeline is complete, by manifests and records, and what is still to run."""
+"""What of a pipeline is complete, and what is not as its stage would make it now, by manifests and records."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
 from common.plain_files import read_json, write_json
-from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
-from recipes.pipelines.made_by import difference, difference_of_run
-from recipes.runs.run_dir import is_lengthened
+from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
+from recipes.pipelines.made_by import NO_MATTER, difference, difference_of_run
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import CHECKPOINTS_NAME, is_lengthened
 from recipes.runs.run_state import read_recipe, read_run_state
 
 RECORDS_NAME = "stages"
+_WAYS = "give --rerun to make it again, or choose another work_dir"
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,29 @@ class Record:
         command: its words.
         message: of its failure, or that it has begun; "" when it is done.
         log: where everything that it wrote is.
+        seconds: that it took, where that was measured.
     """
 
     command: tuple[str, ...]
     is_done: bool
     message: str
     log: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a task stands.
+
+    Attributes:
+        is_complete: whether its output is there, whole; of a training, whether it has come to its end.
+        change: why what was made is not what the stage would make now; None where nothing speaks against it.
+        is_own: whether this pipeline made it, by its records.
+    """
+
+    is_complete: bool
+    change: str | None = None
+    is_own: bool = True
 
 
 def read_record(pipeline: Pipeline, task: Task) -> Record | None:
@@ -54,38 +75,38 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
     Raises:
         ValueError: if its output was made by another command, with or without this pipeline, or is there but damaged.
     """
+    found = standing(pipeline, task)
+    if found.change is not None:
+        raise ValueError(f"{_place(pipeline, task)} was not made by what stage {task.name} would run: {found.change}; {_WAYS}")
+    return found.is_complete
+
+
+def standing(pipeline: Pipeline, task: Task) -> Standing:
+    """Where a task stands, by manifest and record.
+
+    Raises:
+        ValueError: if its output is there but damaged.
+    """
     output, record = output_of(pipeline, task), read_record(pipeline, task)
     if pipeline.stages[task.stage].train is not None:
         assert output is not None  # checked when the pipeline was read
-        if not read_run_state(output).is_finished:  # recipes.train itself refuses to go on with a run of another recipe
-            return False
-        before, wanted = read_recipe(output), recipe_of(pipeline, task)
-        assert before is not None  # or nobody could say that it is finished
-        if wanted.schedule.epochs is None and is_lengthened(before, wanted):
-            return False
-        _refuse(task, output, difference_of_run(before, wanted))
-        return True
-    is_there = (
-        record is not None and record.is_done if output is None else _is_whole(output, is_recorded=record is not None and record.is_done)
-    )
-    if is_there and record is not None and list(record.command) != command_of(pipeline, task):
-        raise ValueError(
-            f"stage {task.name} was made by another command, {_first_difference(record.command, command_of(pipeline, task))};"
-            f" remove {output or _record_path(pipeline, task)} to make it again, or choose another work_dir"
-        )
-    if is_there and record is None:
-        assert output is not None  # what has none is known by its record alone
-        manifest = read_manifest(output)
-        assert manifest is not None  # a folder of outputs without a record is not there
-        _refuse(task, output, difference(manifest, command_of(pipeline, task), _inputs(pipeline, task)))
-    return is_there
+        return _standing_of_run(output, recipe_of(pipeline, task))
+    is_done = record is not None and record.is_done
+    is_there = is_done if output is None else _is_whole(output, is_recorded=is_done)
+    if record is not None:  # which counts too for what was removed to save space
+        return Standing(is_there, changed_options(record.command, command_of(pipeline, task)) if is_there or is_done else None)
+    if not is_there:
+        return Standing(False)
+    manifest = read_manifest(output) if output is not None else None
+    assert manifest is not None  # a folder of outputs without a record is not there
+    return Standing(True, difference(manifest, command_of(pipeline, task), _inputs(pipeline, task)), is_own=False)
 
 
-def _refuse(task: Task, output: Path, reason: str | None) -> None:
-    if reason is not None:
-        raise ValueError(
-            f"stage {task.name}: {output} was not made by what the stage would run: {reason}; remove it, or choose another work_dir"
-        )
+def _standing_of_run(run_dir: Path, wanted: Recipe) -> Standing:
+    before = read_recipe(run_dir)
+    if before is None or (wanted.schedule.epochs is None and is_lengthened(before, wanted)):
+        return Standing(False)
+    return Standing(read_run_state(run_dir).is_finished, difference_of_run(before, wanted))
 
 
 def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
@@ -95,24 +116,31 @@ def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
     return [(name, manifest) for name, manifest in manifests if manifest is not None]
 
 
-def tasks_to_run(pipeline: Pipeline, complete: Collection[Task]) -> list[Task]:
-    """What has to run: what is not complete and is wanted for itself or by something that has to run.
+def is_there(pipeline: Pipeline, task: Task) -> bool:
+    """Whether anything is left of what a task made."""
+    return _place(pipeline, task).exists()
 
-    An output that was removed to save space is not made again as long as everything made from it is there.
-    """
-    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
-    wanted_by: dict[Task, list[Task]] = {task: [] for task in everything}
-    for task in everything:
-        for need in needs_of(pipeline, task):
-            wanted_by[need].append(task)
-    runs: dict[Task, bool] = {}
 
-    def must_run(task: Task) -> bool:
-        if task not in runs:
-            runs[task] = task not in complete and (not wanted_by[task] or any(must_run(other) for other in wanted_by[task]))
-        return runs[task]
+def forget(pipeline: Pipeline, task: Task) -> None:
+    """Remove what a task made and its record, so that it runs again; one that is killed here is still seen as to be done."""
+    if (output := output_of(pipeline, task)) is not None:
+        _remove(output)
+    _record_path(pipeline, task).unlink(missing_ok=True)
 
-    return [task for task in everything if must_run(task)]
+
+def save_space(pipeline: Pipeline, task: Task) -> None:
+    """Remove what a task made for others, which all have it, but not the record that it was made; of a training the checkpoints alone."""
+    output = output_of(pipeline, task)
+    assert output is not None  # checked when the pipeline was read
+    _remove(output / CHECKPOINTS_NAME if pipeline.stages[task.stage].train is not None else output)
+
+
+def _remove(directory: Path) -> None:
+    aside = directory.with_name(f".{directory.name}.removed")
+    shutil.rmtree(aside, ignore_errors=True)
+    if directory.exists():
+        directory.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _is_whole(output: Path, *, is_recorded: bool) -> bool:
@@ -130,11 +158,33 @@ def _is_whole(output: Path, *, is_recorded: bool) -> bool:
     return is_recorded and bool(parts)
 
 
-def _first_difference(before: tuple[str, ...], now: list[str]) -> str:
-    for old, new in zip(before, now):
-        if old != new:
-            return f"with {old!r} where it now has {new!r}"
-    return f"of {len(before)} words where it now has {len(now)}"
+def changed_options(before: Sequence[str], now: Sequence[str]) -> str | None:
+    """What is different between two commands, option by option; None where that does not touch the output."""
+    was, wanted = _options(before), _options(now)
+    changes = [
+        f"{option or 'command'} {was.get(option, 'none')} -> {wanted.get(option, 'none')}"
+        for option in (*wanted, *(was.keys() - wanted))
+        if was.get(option) != wanted.get(option)
+    ]
+    return "; ".join(changes) or None
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Option -> its values as a shell takes them; what comes before the first option under ""."""
+    found: dict[str, list[str]] = {"": []}
+    values = found[""]
+    for word in words[2:]:
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            values = found.setdefault(option, [])
+            values += [value] if equals else []
+        else:
+            values.append(word)
+    return {option: shlex.join(given) for option, given in found.items() if option.removeprefix("--") not in NO_MATTER}
+
+
+def _place(pipeline: Pipeline, task: Task) -> Path:
+    return output_of(pipeline, task) or _record_path(pipeline, task)
 
 
 def _record_path(pipeline: Pipeline, task: Task) -> Path:

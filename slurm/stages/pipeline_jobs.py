@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, needs_of, recipe_of
+from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, recipe_of
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
 from slurm.jobs.training import require_cuda
@@ -79,6 +79,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
     name = tasks[0].stage
     resources, training = pipeline.resources[pipeline.stages[name].resources], pipeline.stages[name].train
     is_array = bool(axes_of(pipeline, name))
+    recipe_file = Path(recipe_argument(training.recipe)) if training and recipe_argument(training.recipe) != training.recipe else None
     job = Job(
         name=f"{pipeline.name}-{name}",
         command=(
@@ -102,7 +103,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
         memory_gib=resources.memory_gib,
         outlives_nodes=resources.nodes > 1 and training is None,
         array=_array(tasks, resources) if is_array else None,
-        paths=(pipeline.root, *(Path(path) for path in pipeline.paths)),
+        paths=(pipeline.root, *(Path(path) for path in pipeline.paths), *([recipe_file] if recipe_file else [])),
     )
     if training is None:
         return StageJob(name, tasks, needs, job, None)

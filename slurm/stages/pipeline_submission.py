@@ -9,8 +9,8 @@ from pathlib import Path
 from common.plain_files import read_json, write_json
 from recipes.numbers import arithmetic
 from recipes.pipelines.checks import task_problems
-from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of, tasks_of
-from recipes.pipelines.state import is_complete, tasks_to_run
+from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of
+from recipes.pipelines.work import Work, find_work
 from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
@@ -42,26 +42,27 @@ def stage_tag(tag: Tag, stage: str) -> Tag:
     return Tag(f"{tag.comment}/{stage}")
 
 
-def plan_pipeline(pipeline: Pipeline, cluster: Cluster) -> list[StageJob]:
-    """The jobs for all that is not complete.
+def plan_pipeline(work: Work, cluster: Cluster) -> list[StageJob]:
+    """The jobs for all that has to run.
 
     Raises:
-        ValueError: if the cluster cannot run one of them, its command or recipe would refuse, or an output was made by another command.
+        ValueError: if the cluster cannot run one of them, or its command or recipe would refuse.
     """
-    jobs = _stage_jobs(pipeline, cluster, pipeline.root / FROZEN_NAME)
-    raise_all(task_problems(pipeline, [task for job in jobs for task in job.tasks]), subject=f"the pipeline {pipeline.name}")
+    pipeline = work.pipeline
+    jobs = stage_jobs(pipeline, cluster, work.tasks, frozen_path=pipeline.root / FROZEN_NAME)
+    raise_all(task_problems(pipeline, work.tasks), subject=f"the pipeline {pipeline.name}")
     for job in jobs:
         render_job(job.job, cluster)
     return jobs
 
 
-def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """Send what is not complete; gives the ids of the jobs of each stage, none where everything is complete.
+def submit_pipeline(work: Work, cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """Send what has to run; gives the ids of the jobs of each stage, none where everything is complete.
 
     Raises:
         ValueError: as `plan_pipeline`, if the pipeline has jobs already, or if Slurm refuses one; then none of them is left waiting.
     """
-    planned = plan_pipeline(pipeline, cluster)  # refusals before anything is written
+    pipeline, planned = work.pipeline, plan_pipeline(work, cluster)  # refusals before anything is written
     if not planned:
         return {}
     require_runtime(cluster)
@@ -70,10 +71,12 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)
     submission = claim_run(root, command=(), limits=Limits(), signal_seconds=0)
+    work = find_work(pipeline, work.choice)  # once more: since the claim nobody else can complete anything
+    work.prepare()
     number, tag = submission.number, submission.claim.tag
     directory = submission_dir(root, number)
     write_json(directory / FROZEN_NAME, asdict(pipeline))
-    jobs = _stage_jobs(pipeline, cluster, directory / FROZEN_NAME)  # once more: since the claim nobody else can complete anything
+    jobs = stage_jobs(pipeline, cluster, work.tasks, frozen_path=directory / FROZEN_NAME)
     sent: dict[str, Sequence[str]] = {}
     named: dict[str, tuple[str, ...]] = {}
     try:
@@ -98,12 +101,6 @@ def read_sent(root: Path) -> SentPipeline | None:
     if submission is None or not (path := submission_dir(root, submission.number) / FROZEN_NAME).exists():
         return None
     return SentPipeline(pipeline_from_mapping(read_json(path)), submission.claim.tag)
-
-
-def _stage_jobs(pipeline: Pipeline, cluster: Cluster, frozen_path: Path) -> list[StageJob]:
-    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
-    complete = {task for task in everything if is_complete(pipeline, task)}
-    return stage_jobs(pipeline, cluster, tasks_to_run(pipeline, complete), frozen_path=frozen_path)
 
 
 def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: Path, tag: Tag) -> list[str]:

@@ -16,7 +16,7 @@ from common.time_limit import at_most
 from data_prep.reading.corpora import corpora_from_table
 from data_prep.reading.sources import read_sources
 from data_prep.tokenizers.files import load_tokenizer
-from recipes.pipelines.file import load_pipeline
+from recipes.pipelines.load import load_pipeline
 from recipes.rules.compose import compose_recipe
 from slurm.sites.cluster import load_cluster
 

@@ -1,0 +1,26 @@
+"""The pipeline of a YAML file, which is a pipeline as it stands or a project that expands to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.plain_files import literal_loader, parse_yaml, read_text
+from recipes.pipelines.file import Pipeline, pipeline_from_mapping
+
+_PROJECT_KEYS = ("languages", "source")  # of which a pipeline has none
+
+
+def load_pipeline(path: Path) -> Pipeline:
+    """The pipeline of a pipeline's or a project's file.
+
+    Raises:
+        ValueError: listing all that is wrong with it.
+    """
+    if not path.is_file():
+        raise ValueError(f"the file {path} does not exist; give the YAML file of a project or a pipeline")
+    content = parse_yaml(read_text(path), subject=f"the pipeline {path}", loader=literal_loader())
+    if isinstance(content, dict) and any(key in content for key in _PROJECT_KEYS):
+        from recipes.projects.expand import expand_project
+
+        content = expand_project(path)
+    return pipeline_from_mapping(content, subject=f"the pipeline {path}")

@@ -1,0 +1,21 @@
+"""A pipeline as text: each stage with what it needs, where it stands, and its commands as they would be typed."""
+
+from __future__ import annotations
+
+import shlex
+
+from recipes.pipelines.file import command_of, needs_of, tasks_of
+from recipes.pipelines.work import Work
+
+
+def render_stages(work: Work) -> str:
+    """Stage by stage, in the order of the file; commands that have to run have a `$` before them, others say why not."""
+    pipeline, lines = work.pipeline, []
+    for name in pipeline.stages:
+        tasks = tasks_of(pipeline, name)
+        needs = dict.fromkeys(need.stage for task in tasks for need in needs_of(pipeline, task))
+        lines.append(f"{name}" + (f" <- {', '.join(needs)}" if needs else ""))
+        for task in tasks:
+            mark = "$" if task in work.tasks else "#"
+            lines.append(f"  {mark} {shlex.join(command_of(pipeline, task))}")
+    return "\n".join([*lines, "", "$ runs; # is complete, or not among the chosen stages"])

@@ -1,0 +1,87 @@
+"""Run a whole piece of work, from text and a model to a report: on this machine, or with --on CLUSTER by Slurm.
+
+FILE is a project or a pipeline (docs/slurm.md).  What is complete is passed over, so that the same command goes on after anything that
+ended it.  What a changed setting touches runs again, and is named before; trainings, and what was made by hand, only with --rerun.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import command
+from recipes.pipelines.checks import task_problems
+from recipes.pipelines.forecast import forecast_problems, forecasts, render_forecast
+from recipes.pipelines.load import load_pipeline
+from recipes.pipelines.local import LocalRun
+from recipes.pipelines.machine import Machine, machine_problems
+from recipes.pipelines.shown import render_stages
+from recipes.pipelines.work import Choice, Work, find_work
+from recipes.rules.schema import raise_all
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plan, check and print; then run."""
+    parser = command.parser(
+        __doc__, prog="recipes.run", example="python -m recipes.run recipes/pipelines/bundled/demo.yaml --until tokenizer"
+    )
+    parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
+    parser.add_argument(
+        "--show", action="store_true", help="print the stages with their commands (with --on each job script), and run nothing"
+    )
+    parser.add_argument("--until", metavar="STAGE", help="only this stage and what it needs")
+    parser.add_argument("--from", dest="start", metavar="STAGE", help="only this stage and what depends on it")
+    parser.add_argument("--only", metavar="STAGE", help="only this stage")
+    parser.add_argument("--rerun", action="store_true", help="make again whatever has changed, also trainings and what was made by hand")
+    parser.add_argument("--on", metavar="CLUSTER", help="cluster to run on: bundled (slurm/clusters), or a YAML file of your own")
+    parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="key=value", help="override of the cluster file")
+    parser.add_argument("--submit", action="store_true", help="with --on: send the jobs")
+    arguments = parser.parse_args(argv)
+    if arguments.on is None and (arguments.submit or arguments.account or arguments.set):
+        raise ValueError("--submit, --account and --set are for a cluster; name one with --on, or leave them out")
+    if arguments.only and (arguments.until or arguments.start):
+        raise ValueError("--only is for one stage alone; leave --until and --from out")
+    pipeline = load_pipeline(arguments.file)
+    choice = Choice(until=arguments.until, start=arguments.start, only=arguments.only, rerun=arguments.rerun)
+    work = find_work(pipeline, choice)
+    for sentence in work.sentences():
+        print(sentence)
+    if arguments.show:
+        print(render_stages(work))
+    if arguments.on is None:
+        return _run_here(work, show=arguments.show)
+    settings = [*arguments.set, *([f"account={arguments.account}"] if arguments.account else [])]
+    on_cluster = _slurm().run_on(work, cluster_name=arguments.on, settings=settings, submit=arguments.submit, show=arguments.show)
+    return int(on_cluster)
+
+
+def _run_here(work: Work, *, show: bool) -> int:
+    pipeline, machine = work.pipeline, Machine.here()
+    subject = f"the pipeline {pipeline.name}"
+    raise_all([*task_problems(pipeline, work.tasks), *machine_problems(pipeline, work.tasks, machine)], subject=subject)
+    if not work.tasks:
+        print(f"everything is complete in {pipeline.root}")
+        return command.DONE
+    expected = forecasts(work, machine)
+    print(render_forecast(expected), flush=True)
+    raise_all(forecast_problems(pipeline, expected, machine), subject=subject)
+    if show:
+        return command.DONE
+    if (pipeline.root / "submissions").is_dir():
+        _slurm().require_no_jobs(pipeline.root)
+    code = LocalRun(work, machine, {task: found.seconds for task, found in expected.items() if found.seconds is not None}).run()
+    if code == command.DONE:
+        print(f"done: {pipeline.root}", file=sys.stderr)
+    return code
+
+
+def _slurm():  # type: ignore[no-untyped-def]
+    """What knows of Slurm comes after this stage, and is looked up by name as the commands of all stages are."""
+    return importlib.import_module("slurm.stages.pipeline_run")
+
+
+if __name__ == "__main__":
+    command.run(main)
