@@ -77,7 +77,7 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
     """
     found = standing(pipeline, task)
     if found.change is not None:
-        raise ValueError(f"{_place(pipeline, task)} was not made by what stage {task.name} would run: {found.change}; {_WAYS}")
+        raise ValueError(f"stage {task.name}: {_place(pipeline, task)} was not made by what the stage would run: {found.change}; {_WAYS}")
     return found.is_complete
 
 

@@ -51,7 +51,7 @@ class Work:
 
     def prepare(self) -> None:
         """Remove what has to go, the last first, so that what is left never seems to be made from what has changed."""
-        for task in reversed(self.again):
+        for task in reversed(list(self.again)):
             forget(self.pipeline, task)
 
 

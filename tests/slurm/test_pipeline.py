@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from recipes.pipelines.file import pipeline_from_mapping
+from recipes.pipelines.work import find_work
 from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
 from slurm.jobs.queue import cancel_jobs
@@ -62,9 +63,9 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     text, work = tmp_path / "some text.txt", tmp_path / "work"
     sent = (ROOT / "recipes" / "demo_text" / "sl.heldout.txt").read_text()
     pipeline = pipeline_from_mapping(small(work, text))
-    job_ids = submit_pipeline(pipeline, environment)
+    job_ids = submit_pipeline(find_work(pipeline), environment)
     with pytest.raises(ValueError, match=r"work is submitted already: job \d+_0"):
-        submit_pipeline(pipeline, environment)
+        submit_pipeline(find_work(pipeline), environment)
     wait_for_end(job_ids, timeout_seconds=60)
     assert status.main([str(work)]) == 1
     told = capsys.readouterr().out
@@ -72,16 +73,16 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
 
     text.write_text(sent)
     assert list(job_ids) == ["tokenizer", "data"]
-    wait_for_end(submit_pipeline(pipeline, environment), timeout_seconds=90)
+    wait_for_end(submit_pipeline(find_work(pipeline), environment), timeout_seconds=90)
     assert status.main([str(work)]) == 0, capsys.readouterr().out
     assert capsys.readouterr().out.startswith(f"{work}: 4 complete")
     made = (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns
 
-    assert submit_pipeline(pipeline, environment) == {}, "nothing is left to do"
+    assert submit_pipeline(find_work(pipeline), environment) == {}, "nothing is left to do"
     (work / "data_420" / "scion.json").unlink()
     for path in (work / "data_420").iterdir():
         path.unlink()
-    again = submit_pipeline(pipeline, environment)
+    again = submit_pipeline(find_work(pipeline), environment)
     assert {stage: len(ids) for stage, ids in again.items()} == {"data": 1}
     wait_for_end(again, timeout_seconds=60)
     assert status.main([str(work)]) == 0 and (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns == made
@@ -89,7 +90,7 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
 
 def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
-    job_ids = submit_pipeline(pipeline_from_mapping(small(tmp_path / "work", text)), environment)
+    job_ids = submit_pipeline(find_work(pipeline_from_mapping(small(tmp_path / "work", text))), environment)
     assert stop.main([str(tmp_path / "work"), "--timeout", "60"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'work'}: no job of it is left\n"
     assert not still_there(job_id for ids in job_ids.values() for job_id in ids)
@@ -104,7 +105,7 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
         content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} schedule.warmup_steps=2 run.checkpoint_every_steps=5"
     content["stages"]["en_model"]["command"] = content["stages"]["en_model"]["command"].replace("0000200", "0000010")
     pipeline = pipeline_from_mapping(content)
-    job_ids = submit_pipeline(pipeline, environment)
+    job_ids = submit_pipeline(find_work(pipeline), environment)
     assert sum(map(len, job_ids.values())) == 21, "15 stages, of which two are chains of three and two are arrays of two"
     wait_for_end(job_ids, timeout_seconds=540)
     code = status.main([str(tmp_path / "work")])
@@ -112,7 +113,7 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
     logs = {path.name: path.read_text(errors="replace")[-1500:] for path in (tmp_path / "work" / "logs").glob("*.log")}
     assert code == 0 and "17 complete" in told, f"{told}\n{logs}"
     assert (tmp_path / "work" / "report" / "learning_curves.html").exists()
-    assert submit_pipeline(pipeline, environment) == {}
+    assert submit_pipeline(find_work(pipeline), environment) == {}
 
 
 @pytest.mark.long
@@ -127,7 +128,7 @@ def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
     content["stages"]["train"]["train"]["overrides"] += " data.sequence_length=64 schedule.warmup_steps=1"
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(content, sort_keys=False))
-    job_ids = submit_pipeline(pipeline_from_mapping(content), environment)
+    job_ids = submit_pipeline(find_work(pipeline_from_mapping(content)), environment)
     assert {stage: len(ids) for stage, ids in job_ids.items()} == {"transfer": 4, "convert": 4, "train": 12, "export": 4, "evaluate": 4}
     wait_for_end(job_ids, timeout_seconds=540)
     code = status.main([str(tmp_path / "work")])

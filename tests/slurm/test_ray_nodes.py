@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from recipes.pipelines.file import pipeline_from_mapping
+from recipes.pipelines.work import find_work
 from slurm.stages.pipeline_submission import submit_pipeline
 from tests.data_prep.sharing import held_stage
 from tests.slurm.running_slurm import running_slurm
@@ -54,7 +55,7 @@ def test_what_is_lost_costs_its_task(victim: str, tmp_path: Path, monkeypatch: p
     }
     with running_slurm(nodes=3) as slurm:
         slurm.use(monkeypatch)
-        jobs = submit_pipeline(pipeline_from_mapping(mapping), slurm.cluster(*CPU_NODES))
+        jobs = submit_pipeline(find_work(pipeline_from_mapping(mapping)), slurm.cluster(*CPU_NODES))
         job, log = int(jobs["held"][0]), tmp_path / f"work/logs/held-{jobs['held'][0]}.log"
         end = time.monotonic() + 240
 

@@ -1,0 +1,96 @@
+"""A pipeline as jobs: which there are, what each waits for, what a failed one says; without Slurm."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recipes.pipelines.file import Pipeline, Resources, command_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.load import load_pipeline
+from slurm.jobs.job import ROOT
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import load_cluster
+from slurm.stage import run_task
+from slurm.stages.pipeline_jobs import dependencies, stage_jobs
+from tests.recipes.pipelines.small_pipeline import content
+
+PIPELINES = sorted((ROOT / "recipes" / "pipelines" / "bundled").glob("*.yaml"))
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    return pipeline_from_mapping(content(tmp_path))
+
+
+def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
+    cluster = load_cluster("local")
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    rest = [task for task in everything if task.name not in ("tokenizer", "transfer.method=mean", "train.method=mean")]
+    jobs = stage_jobs(pipeline, cluster, rest, frozen_path=tmp_path / "p.json")
+    assert [(job.stage, job.job.array, job.waits_for) for job in jobs] == [
+        ("transfer", "1", ()),
+        ("train", "1", ("transfer",)),
+        ("export", "0,1,2,3", ("train",)),
+        ("report", None, ("export",)),
+    ]
+    ids = {"transfer": ["7"], "train": ["8", "9"], "export": ["10"]}
+    assert [dependencies(job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:8:9",), ("afterok:10",)]
+    everywhere = stage_jobs(
+        replace(pipeline, resources={"cpu": Resources(at_once=1)}), cluster, everything, frozen_path=tmp_path / "p.json"
+    )
+    assert everywhere[2].job.array == "0,1%1" and dependencies(everywhere[2], everywhere, ids) == ("aftercorr:7",)
+    assert (jobs[1].job.tasks_per_node, jobs[1].job.kind, jobs[2].job.kind) == (2, "gpu", "cpu")
+    assert all(render_job(job.job, cluster) for job in jobs)
+
+
+def test_members_of_an_array_have_one_layout(tmp_path: Path) -> None:
+    changed = content(tmp_path)
+    changed["options"]["method"]["focus"] = "parallel.num_nodes=2"
+    changed["stages"]["train"]["train"]["overrides"] += " {method_options}"
+    pipeline = pipeline_from_mapping(changed)
+    with pytest.raises(
+        ValueError, match=r"train.method=focus wants 2 nodes x 2 tasks and train.method=mean 1 x 2, but the members of a job"
+    ):
+        stage_jobs(pipeline, load_cluster("local"), tasks_of(pipeline, "train"), frozen_path=Path("/p.json"))
+
+
+def test_a_failed_stage_names_itself_and_what_to_do(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+    (task,) = tasks_of(pipeline, "tokenizer")
+    assert run_task(pipeline, task, [sys.executable, *command_of(pipeline, task)[1:]], log="logs/tokenizer-7.log") == 1
+    written = capfd.readouterr().err
+    assert "pipeline: stage tokenizer failed with exit code 2: " in written and "a b.txt" in written
+    assert "all that it wrote is in logs/tokenizer-7.log; put that right and run the pipeline again, what is complete is not" in written
+    after = tasks_of(pipeline, "transfer")[0]
+    assert run_task(pipeline, after, ["false"], log="logs/transfer-8_0.log") == 1
+    assert "stage transfer.method=mean cannot start, because stage tokenizer is not complete (failed with exit" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_every_bundled_pipeline_is_sound(path: Path) -> None:
+    pipeline = load_pipeline(path)
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    cluster = load_cluster("local")
+    for job in stage_jobs(pipeline, cluster, everything, frozen_path=Path("/p.json")):
+        render_job(job.job, cluster)
+
+
+@pytest.mark.long
+def test_planning_a_whole_pipeline_is_quick_and_light(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"  # with a folder of its own, whatever was made in the checkout
+    file.write_text(re.sub("(?m)^work_dir: .*", f"work_dir: {tmp_path}/work", (PIPELINES[0].parent / "demo.yaml").read_text()))
+    code = (
+        "import sys, time; start = time.monotonic()\n"
+        "from recipes.run import main\n"
+        f"main([{str(file)!r}, '--on', 'local'])\n"
+        "heavy = {'torch', 'transformers', 'nemo', 'megatron', 'lightning'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert time.process_time() < 5, time.process_time()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "chain of 3, gpu" in done.stdout and done.stdout.endswith("Nothing was sent; add --submit to send it.\n")
