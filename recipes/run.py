@@ -19,6 +19,7 @@ from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine, machine_problems
 from recipes.pipelines.shown import render_stages
 from recipes.pipelines.work import Choice, Work, find_work
+from recipes.planner.visible import visible_gpu
 from recipes.rules.schema import raise_all
 
 
@@ -61,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_here(work: Work, *, show: bool) -> int:
     pipeline, machine = work.pipeline, Machine.here()
     subject = f"the pipeline {pipeline.name}"
-    raise_all([*task_problems(pipeline, work.tasks), *machine_problems(pipeline, work.tasks, machine)], subject=subject)
+    gpu = visible_gpu() if machine.gpus else None
+    raise_all([*task_problems(pipeline, work.tasks, gpu=gpu), *machine_problems(pipeline, work.tasks, machine)], subject=subject)
     if not work.tasks:
         print(f"everything is complete in {pipeline.root}")
         return command.DONE

@@ -5,30 +5,40 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.command import arguments_of
 from recipes.numbers import arithmetic
 from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
-from recipes.rules.checks import recipe_problems
+from recipes.pipelines.planned import planned_model_of
+from recipes.planner.estimate import memory_problems
+from recipes.planner.hardware import Gpu
+from recipes.rules.checks import check_run, recipe_problems
+from recipes.rules.inputs import read_inputs
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
 
 _CHECKPOINT = re.compile(r"step_(\d+)")
 
 
-def task_problems(pipeline: Pipeline, tasks: Sequence[Task]) -> list[str]:
-    """What is wrong with the tasks that are to run: of each stage with the first point that is wrong, since they are mostly alike."""
+def task_problems(pipeline: Pipeline, tasks: Sequence[Task], *, gpu: Gpu | None = None) -> list[str]:
+    """What is wrong with the tasks that are to run: of each stage with the first point that is wrong, since they are mostly alike.
+
+    Args:
+        gpu: that trainings run on, where it is known.
+    """
     problems: dict[str, list[str]] = {}
     for task in tasks:
         if not problems.get(task.stage):
-            problems[task.stage] = [f"stage {task.name}: {problem}" for problem in _problems(pipeline, task)]
+            problems[task.stage] = [f"stage {task.name}: {problem}" for problem in _problems(pipeline, task, tasks, gpu)]
     return [problem for found in problems.values() for problem in found]
 
 
-def _problems(pipeline: Pipeline, task: Task) -> Iterator[str]:
+def _problems(pipeline: Pipeline, task: Task, tasks: Sequence[Task], gpu: Gpu | None) -> Iterator[str]:
     if pipeline.stages[task.stage].train is not None:
-        yield from recipe_problems(recipe_of(pipeline, task))
+        has_inputs = not any(need in tasks for need in needs_of(pipeline, task))
+        yield from _training_problems(pipeline, task, recipe_of(pipeline, task), gpu, has_inputs=has_inputs)
         return
     _, _, module, *words = command_of(pipeline, task)
     try:
@@ -38,6 +48,21 @@ def _problems(pipeline: Pipeline, task: Task) -> Iterator[str]:
     for need in needs_of(pipeline, task):
         if pipeline.stages[need.stage].train is not None:
             yield from _unsaved(words, f"{output_of(pipeline, need)}/{CHECKPOINTS_NAME}", recipe_of(pipeline, need))
+
+
+def _training_problems(pipeline: Pipeline, task: Task, recipe: Recipe, gpu: Gpu | None, *, has_inputs: bool) -> Iterator[str]:
+    """All that the training itself would refuse; memory by the model's shape, also where its inputs are still to be made."""
+    if problems := recipe_problems(recipe):
+        yield from problems
+        return
+    here = recipe if gpu is None else replace(recipe, parallel=replace(recipe.parallel, gpu=None))
+    try:
+        if has_inputs:
+            check_run(here, read_inputs(recipe), visible=gpu)
+        elif (model := planned_model_of(pipeline, task, recipe)) is not None:
+            yield from memory_problems(here, model, visible=gpu)
+    except ValueError as error:
+        yield str(error)
 
 
 def _unsaved(words: Sequence[str], checkpoints: str, recipe: Recipe) -> Iterator[str]:

@@ -83,9 +83,9 @@ class Screen:
             stream.seek(max(0, self._logs[task].stat().st_size - _TAIL_BYTES))
             if found := _LEFT.findall(stream.read()):
                 return float(found[-1])
-        if task in self._expected:
-            return max(0.0, self._expected[task] - (time.monotonic() - self._began[task]))
-        return None
+        of_stage = [seconds for other, seconds in self._took.items() if other.stage == task.stage]
+        expected = sum(of_stage) / len(of_stage) if of_stage else self._expected.get(task)
+        return None if expected is None else max(0.0, expected - (time.monotonic() - self._began[task]))
 
     def _training_left(self, task: Task) -> float | None:
         run_dir = output_of(self._pipeline, task)

@@ -74,6 +74,11 @@ def plan_lines(submission: Submission) -> list[str]:
     return [f"{name:<12}{text}" for name, text in rows]
 
 
+def job_memory_gib(job: Job, cluster: Cluster) -> float:
+    """What a job with GPUs gets of a node's memory."""
+    return job.memory_gib or cluster.gpu.memory_gib * min(1.0, job.gpus_per_node / cluster.gpu.gpus_per_node)
+
+
 def _host_memory(submission: Submission) -> str:
     """What saving and loading take of a node's memory, of what the job gets of it.
 
@@ -84,7 +89,7 @@ def _host_memory(submission: Submission) -> str:
     if not partition.gpus_per_node:
         return "not estimated: the partition has no GPUs"
     model, layout = planned_model(recipe, submission.inputs), layout_of(recipe)
-    memory = job.memory_gib or partition.memory_gib * min(1.0, job.gpus_per_node / partition.gpus_per_node)
+    memory = job_memory_gib(job, submission.cluster)
     if recipe.parallel.check_memory:
         problems = host_refusal(model, layout, memory_gib=memory, has=f"a job on {submission.cluster.name} with so many GPUs has")
         raise_all(problems, subject=f"recipe {recipe.name} on {submission.cluster.name}")

@@ -10,7 +10,11 @@ from common.plain_files import read_json, write_json
 from recipes.numbers import arithmetic
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of
+from recipes.pipelines.planned import planned_model_of
 from recipes.pipelines.work import Work, find_work
+from recipes.planner.hardware import GPUS
+from recipes.planner.host import host_refusal
+from recipes.planner.layout import layout_of
 from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
@@ -18,6 +22,7 @@ from slurm.chains.submissions import claim_run, current_submission, record_jobs,
 from slurm.jobs.interruption import uninterrupted
 from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
+from slurm.jobs.submission_plan import job_memory_gib
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
 from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
@@ -50,7 +55,8 @@ def plan_pipeline(work: Work, cluster: Cluster) -> list[StageJob]:
     """
     pipeline = work.pipeline
     jobs = stage_jobs(pipeline, cluster, work.tasks, frozen_path=pipeline.root / FROZEN_NAME)
-    raise_all(task_problems(pipeline, work.tasks), subject=f"the pipeline {pipeline.name}")
+    problems = task_problems(pipeline, work.tasks, gpu=GPUS.get((cluster.gpu.gpu or "").lower()))
+    raise_all(problems + _host_problems(pipeline, jobs, cluster), subject=f"the pipeline {pipeline.name}")
     for job in jobs:
         render_job(job.job, cluster)
     return jobs
@@ -93,6 +99,21 @@ def submit_pipeline(work: Work, cluster: Cluster) -> dict[str, tuple[str, ...]]:
             record_jobs(root, number, tuple(name for names in named.values() for name in names))
         raise
     return named
+
+
+def _host_problems(pipeline: Pipeline, jobs: Sequence[StageJob], cluster: Cluster) -> list[str]:
+    """Trainings whose checkpoints a node does not hold while they are saved."""
+    problems = []
+    for stage_job in jobs:
+        if stage_job.chain is not None and cluster.gpu.gpus_per_node:
+            task = stage_job.tasks[0]
+            recipe = recipe_of(pipeline, task)
+            model = planned_model_of(pipeline, task, recipe)
+            if model is not None and recipe.parallel.check_memory:
+                memory, has = job_memory_gib(stage_job.job, cluster), f"a job on {cluster.name} with so many GPUs has"
+                found = host_refusal(model, layout_of(recipe), memory_gib=memory, has=has)
+                problems += [f"stage {task.name}: {problem}" for problem in found]
+    return problems
 
 
 def read_sent(root: Path) -> SentPipeline | None:

@@ -170,6 +170,7 @@ def test_what_commands_and_recipes_would_refuse_is_refused_before_anything_is_se
     stages["verify"] = {"command": "conversion.verify {export} {train}/checkpoints/step_{step:07}"}
     stages["report"]["command"] += " --text x=y"
     change(stages)
+    stages["train"]["train"]["overrides"] += " model.checkpoint={transfer} data.train=[x]"
     pipeline = pipeline_from_mapping(changed)
     problems = task_problems(pipeline, [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)])
     assert [any(problem.startswith(sentence) or sentence in problem for problem in problems) for sentence in sentences] == [True] * len(
