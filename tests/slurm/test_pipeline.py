@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from recipes.pipelines.file import pipeline_from_mapping
+from recipes.pipelines.local import LocalRun
+from recipes.pipelines.machine import Machine
 from recipes.pipelines.work import find_work
 from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
@@ -86,6 +88,11 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     assert {stage: len(ids) for stage, ids in again.items()} == {"data": 1}
     wait_for_end(again, timeout_seconds=60)
     assert status.main([str(work)]) == 0 and (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns == made
+
+    here = pipeline_from_mapping(small(tmp_path / "here", text))
+    assert LocalRun(find_work(here), Machine.here(), {}).run() == 0
+    files = {path.relative_to(work) for path in work.glob("[td]*_*/**/*") if path.is_file() and path.name != "scion.json"}
+    assert len(files) > 10 and all((work / file).read_bytes() == (here.root / file).read_bytes() for file in files)
 
 
 def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
