@@ -14,7 +14,7 @@ import pytest
 
 from common import command
 from common.door import commands
-from recipes.demos import smollm2
+from recipes.projects import smollm2
 from tests.processes import ROOT, run_command
 
 # The tutorial's training is the demo's, which runs whole as a command of its own; here it shows that each command takes what the last one wrote.

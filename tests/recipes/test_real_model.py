@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from conversion import from_gguf, hf_to_nemo, nemo_to_hf, transfer, verify
 from conversion.measuring.bits_per_byte import choose_start_token, score_documents
 from data_prep.tokenizers.files import load_tokenizer
-from recipes.demos import smollm2
+from recipes.projects import smollm2
 from tests.processes import ROOT
 
 DEMO_TEXT = ROOT / "recipes" / "demo_text"

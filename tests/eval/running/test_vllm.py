@@ -23,7 +23,7 @@ from eval.running.generation import Settings, transformers_generator, vllm_gener
 from eval.running.hf_backend import LocalModel  # noqa: E402
 from eval.running.journal import Journal  # noqa: E402
 from eval.running.task_runs import find_tasks, run_task  # noqa: E402
-from recipes.demos import smollm2  # noqa: E402
+from recipes.projects import smollm2  # noqa: E402
 from tests.eval.paper_rows import write_rows  # noqa: E402
 from tests.eval.tiny_models import SENTENCES, tiny_gemma3, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
 from tests.processes import ROOT  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TEXT = Path(__file__).parents[2] / "recipes" / "demo_text"
+TEXT = Path(__file__).parents[3] / "recipes" / "demo_text"
 
 
 def _documents(language: str, part: str) -> list[str]:

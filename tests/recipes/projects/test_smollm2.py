@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.demos import smollm2
+from recipes.projects import smollm2
 
 
 @pytest.fixture(autouse=True)

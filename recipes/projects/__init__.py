@@ -1,0 +1,1 @@
+"""A piece of work in one file: what does it say, and which stages follow from it?"""

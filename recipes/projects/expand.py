@@ -1,0 +1,519 @@
+"""The stages of a project: the pipeline that its file stands for, every command as it would be typed."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from common.door import ROOT
+from conversion.embeddings import METHODS
+from recipes.numbers import arithmetic
+from recipes.projects.project import SMOLLM2, TINY, LoadedProject, load_project
+from recipes.projects.schema import BEST, TINY_SIZE, Evaluation, Language, Training, Vocabulary
+from recipes.projects.smollm2 import FILE_NAME
+from recipes.rules.compose import compose_recipe
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import CHECKPOINTS_NAME
+
+_REPLAY = 0.1
+_OWN_RECIPE = "language"
+_WARMUP_SHARE = 20  # of the steps, one in so many
+_SOURCE = "source"
+_DEMO = ROOT / "recipes" / "demo_text"
+_SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
+_TINY_VOCABULARY, _TINY_NEW_TOKENS = 1500, 100
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model that is trained: a vocabulary, and a method where it has new tokens.
+
+    Attributes:
+        label: what tables call it, and its folder.
+        vocabulary: its name in the file.
+        tokenizer: reference to the tokenizer that was made for it; None where the transfer makes it.
+    """
+
+    label: str
+    vocabulary: str
+    rule: Vocabulary
+    method: str | None
+    tokenizer: str | None
+
+    @property
+    def suffix(self) -> str:
+        """For the names of its stages."""
+        return self.label.replace("-", "_")
+
+
+@dataclass
+class _Stages:
+    """The pipeline while it is put together."""
+
+    loaded: LoadedProject
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    paths: list[Path] = field(default_factory=list)
+
+    def add(self, name: str, command: str, output: str | None = None, **more: Any) -> str:
+        """One stage; gives the reference to its output."""
+        self.stages[name] = {"command": command, **({"output": output} if output else {}), **more}
+        return f"{{{name}}}"
+
+    def path(self, written: str | Path) -> str:
+        """A path of the project's file as a word of a command: relative to the checkout, where commands run, if it lies there."""
+        path = self.loaded.path(str(written))
+        if path.is_relative_to(ROOT):
+            return shlex.quote(str(path.relative_to(ROOT)))
+        if path not in self.paths:
+            self.paths.append(path)
+        return shlex.quote(str(path))
+
+
+def expand_project(path: Path, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The pipeline of a project's file, as `recipes.pipelines.file.pipeline_from_mapping` takes it.
+
+    Args:
+        overrides: `key=value` in place of what the file says.
+
+    Raises:
+        ValueError: listing all that is wrong with the file.
+    """
+    return pipeline_of(load_project(path, overrides))
+
+
+def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
+    """The pipeline of a loaded project.
+
+    Raises:
+        ValueError: if its recipe cannot be composed.
+    """
+    if loaded.project.size == TINY_SIZE:
+        loaded = _tiny(loaded)
+    built = _Stages(loaded)
+    source = _add_source(built)
+    texts, held_out = _add_texts(built, source)
+    variants = _add_vocabularies(built, source, texts, held_out)
+    models = [model for variant in variants for model in _add_training(built, source, texts, variant)]
+    if not any(variant.rule.keep for variant in variants):
+        models.insert(0, (_SOURCE, source))
+    _add_evaluation(built, source, held_out, variants, models)
+    project = loaded.project
+    machine, seconds = project.machine, round(3600 * project.machine.hours)
+    limit = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    common = {"time_limit": limit, **({"memory_gib": machine.memory_gib} if machine.memory_gib else {})}
+    is_gpu = machine.device == "gpu"
+    return {
+        "name": project.name,
+        "work_dir": str(loaded.work_dir),
+        "resources": {
+            "cpu": common,
+            "model": {**common, "kind": "gpu", "gpus": 1} if is_gpu else common,
+            "training": {**common, "kind": "gpu"},
+        },
+        "paths": [str(path) for path in built.paths],
+        "stages": built.stages,
+    }
+
+
+def eject_text(path: Path, *, overrides: Sequence[str] = ()) -> str:
+    """The pipeline of a project as a file of its own, for who outgrows the project."""
+    import yaml
+
+    pipeline = expand_project(path, overrides=overrides)
+    stages = pipeline.pop("stages")
+    lines = [
+        f"# All stages of {path.name}, written out; `scion run` takes this file as it takes that one, and nothing connects the two any more.",
+        "# {name} stands for the output of the stage NAME, {work_dir} for the folder of all outputs (docs/slurm.md, pipelines).",
+        yaml.safe_dump(pipeline, sort_keys=False, allow_unicode=True, width=160),
+        "stages:",
+    ]
+    for name, stage in stages.items():
+        if comment := next((text for prefix, text in _COMMENTS.items() if name == prefix or name.startswith(f"{prefix}_")), None):
+            lines.append(f"  # {comment}")
+        lines += [f"  {line}" for line in yaml.safe_dump({name: stage}, sort_keys=False, allow_unicode=True, width=1 << 20).splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+_COMMENTS = {
+    "model_file": "The model as it is published.",
+    "source": "The model to start from, as a Hugging Face folder.",
+    "collect": "Published corpora in one form.",
+    "clean": "What is no text is removed, with the reasons counted.",
+    "split": "Whole documents are held out.",
+    "text": "Each text once, and none that held-out text has too.",
+    "tokenizer": "Tokens of the new languages and the source's.",
+    "compare": "Which method starts best, by bits per byte of held-out text?",
+    "start": "The model with its new tokens, untrained.",
+    "nemo": "The same for the engine.",
+    "data": "Text as token ids.",
+    "train": "Continued pretraining.",
+    "export": "A checkpoint as a Hugging Face folder.",
+    "verify": "Is it the same model in both formats?",
+    "evaluate": "All models on the same held-out text.",
+    "continuations": "The same prompts continued.",
+    "vocabularies": "Pieces per word and bytes per token.",
+    "report": "Curves, tables and texts on a page.",
+    "intervals": "Differences to the source's own vocabulary trained alike, with intervals and tests.",
+}
+
+
+def _tiny(loaded: LoadedProject) -> LoadedProject:
+    """The same project with a tiny model and the demo's text, in which every stage has its work in a minute."""
+    project = loaded.project
+    new = next(code for code in project.languages if code != project.source_language)
+    texts = {new: "sl", project.source_language: "en"}
+    return replace(
+        loaded,
+        project=replace(
+            project,
+            source=TINY,
+            languages={
+                code: Language((str(_DEMO / f"{name}.train.txt"),), heldout=(str(_DEMO / f"{name}.heldout.txt"),))
+                for code, name in texts.items()
+            },
+            vocabulary={name: _tiny_vocabulary(given) for name, given in project.vocabulary.items()},
+            training=replace(
+                project.training,
+                tokens=None,
+                steps=None,
+                batch=None,
+                sequence_length=None,
+                overrides=(*project.training.overrides, "+size=tiny"),
+            ),
+            evaluation=Evaluation(tasks=("completion_sl",), options="--limit 8", verify=project.evaluation.verify),
+            machine=replace(project.machine, device="cpu", processes=None),
+        ),
+    )
+
+
+def _tiny_vocabulary(given: Vocabulary) -> Vocabulary:
+    size = _TINY_VOCABULARY if given.replace or given.tokenizer else None
+    return replace(given, replace=size, tokenizer=None, expand=_TINY_NEW_TOKENS if given.expand else None)
+
+
+def _add_source(built: _Stages) -> str:
+    """The model as a Hugging Face folder."""
+    loaded, project = built.loaded, built.loaded.project
+    if loaded.source_kind == TINY:
+        return _add_tiny_model(built)
+    if loaded.source_kind == SMOLLM2:
+        file = built.add("model_file", f"recipes.projects.fetch --model {SMOLLM2}", "model_file")
+        return built.add(_SOURCE, f"conversion.from_gguf --input {file}/{FILE_NAME} --dtype float32", "smollm2")
+    if loaded.source_kind == "gguf":
+        return built.add(_SOURCE, f"conversion.from_gguf --input {built.path(project.source)} --dtype float32", _SOURCE)
+    if loaded.source_kind == "hub":
+        return built.add(_SOURCE, f"recipes.projects.fetch --model {project.source}", _SOURCE)
+    return built.path(project.source)
+
+
+def _add_tiny_model(built: _Stages) -> str:
+    """A tiny model of the source's language, trained here unless all is to be tiny."""
+    project = built.loaded.project
+    text = " ".join(map(built.path, project.languages[project.source_language].texts))
+    tokenizer = built.add(
+        f"{_SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {_TINY_VOCABULARY}", "source/tokenizer"
+    )
+    family = project.tiny_family
+    groups = "" if family in ("opt", "bert", "roberta", "xlm-roberta") else " --num-key-value-heads 2"
+    shape = f"--model-type {family}{groups} " + (_SHAPE.format(4, 128, 512) if project.size is None else _SHAPE.format(4, 64, 128))
+    new = f"conversion.new_model {shape} --tokenizer {tokenizer} --seed {project.seed}"
+    if project.size == TINY_SIZE:
+        return built.add(_SOURCE, new, "source/hf")
+    untrained = built.add(f"{_SOURCE}_untrained", new, "source/untrained")
+    nemo = built.add(f"{_SOURCE}_nemo", f"conversion.hf_to_nemo --input {untrained}", "source/nemo")
+    data = built.add(f"{_SOURCE}_data", f"data_prep.to_megatron --input {text} --tokenizer {tokenizer}", "source/data")
+    overrides = f"model.checkpoint={nemo} data.train=[{data}] seed={project.seed}"
+    run = _add_run(built, f"{_SOURCE}_train", "demo_pretrain", overrides, "source/run")
+    return built.add(_SOURCE, f"conversion.nemo_to_hf --input {run}", "source/hf")
+
+
+def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Words for the training texts and for the held-out text of each language."""
+    project = built.loaded.project
+    held_out = {code: built.path(language.heldout[0]) for code, language in project.languages.items() if language.heldout}
+    texts: dict[str, str] = {}
+    others = [built.path(written) for written in project.evaluation.texts.values()]
+    for code, language in project.languages.items():
+        if not (language.texts or language.corpora):
+            continue
+        words = [built.path(written) for written in language.texts]
+        name = code.replace("-", "_")
+        separator = f" --document-separator {project.text.separator}" if project.text.separator else ""
+        if language.corpora:
+            folder = f" --folder {built.path(project.text.corpora_dir)}" if project.text.corpora_dir else ""
+            known = " ".join(map(shlex.quote, language.corpora))
+            words.append(
+                built.add(f"collect_{name}", f"data_prep.collect --known {known}{folder}", f"text/{code}/collected", keep=False) + "/text"
+            )
+        if project.text.clean != "none":
+            filters = "none" if project.text.clean == "light" else project.text.clean
+            command = f"data_prep.clean --input {_named(code, words)} --filters {filters}{separator}"
+            words = [built.add(f"clean_{name}", command, f"text/{code}/clean", keep=False) + "/text"]
+        if code not in held_out:
+            command = (
+                f"data_prep.mixture --input {_named(code, words)} --tokenizer source={source} --validation-share {language.heldout_share:g}"
+                f" --seed {project.seed}{separator if project.text.clean == 'none' else ''}"
+            )
+            split = built.add(f"split_{name}", command, f"text/{code}/split")
+            words, held_out[code] = [f"{split}/train"], f"{split}/validation"
+        if project.text.deduplicate:
+            command = f"data_prep.dedup --input {_named(code, words)} --against {' '.join((held_out[code], *others))}"
+            words = [built.add(f"text_{name}", command, f"text/{code}/unique") + "/text"]
+        texts[code] = " ".join(words)
+    return texts, held_out
+
+
+def _named(code: str, words: Sequence[str]) -> str:
+    return f"{code}={words[0]}" + "".join(f" {word}" for word in words[1:])
+
+
+def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], held_out: Mapping[str, str]) -> list[Variant]:
+    """A variant for each vocabulary and method, with the stages that they share, and the source's own vocabulary at the end."""
+    project = built.loaded.project
+    vocabularies = dict(project.vocabulary)
+    if project.training.lapt and not any(given.keep for given in vocabularies.values()):
+        vocabularies[_SOURCE] = Vocabulary(keep=True)
+    variants = []
+    for name, given in vocabularies.items():
+        end = "" if len(project.vocabulary) == 1 else f"_{name.replace('-', '_')}"
+        tokenizer = None
+        if given.tokenizer:
+            tokenizer = built.path(given.tokenizer)
+        elif given.replace:
+            mask = " --mask-token" if project.tiny_family in ("roberta", "xlm-roberta") and project.size == TINY_SIZE else ""
+            learned_from = _all(texts, project.source_language, given.languages)
+            command = f"data_prep.train_tokenizer --input {learned_from} --model {given.kind} --vocab-size {given.replace}{mask}"
+            tokenizer = built.add(f"tokenizer{end}", command, f"tokenizer{end}")
+        methods: Sequence[str | None] = [None] if given.keep else given.methods or project.transfer.methods
+        for method in methods:
+            label = name if method is None or (len(methods) == 1 and len(project.vocabulary) > 1) else method
+            if method is not None and any(other.label == label for other in variants):
+                label = f"{name}-{method}"
+            variant = Variant(_SOURCE if given.keep else label, name, given, method, tokenizer)
+            if method == BEST:
+                first = next(code for code in project.languages if code != project.source_language)
+                command = (
+                    f"conversion.transfer_compare --source {source} {_transfer_words(built, texts, variant, project.transfer.candidates)}"
+                )
+                command += f" --methods {' '.join(project.transfer.candidates)} --heldout {first}={held_out[first]}"
+                built.add(f"compare{end}", command, f"comparison{end}", resources="model")
+                variant = replace(variant, method=f"{{compare{end}}}")
+            variants.append(variant)
+    return variants
+
+
+def _all(texts: Mapping[str, str], source_language: str, languages: Sequence[str]) -> str:
+    """The texts of some languages, by default all, the new ones first."""
+    ordered = sorted(texts.items(), key=lambda item: item[0] == source_language)
+    return " ".join(text for code, text in ordered if code in languages or not languages)
+
+
+def _new(texts: Mapping[str, str], source_language: str) -> str:
+    return " ".join(text for code, text in texts.items() if code != source_language)
+
+
+def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, methods: Sequence[str]) -> str:
+    """What a transfer and a comparison of transfers have in common."""
+    project, given = built.loaded.project, variant.rule
+    if given.keep:
+        return "--vocabulary keep"
+    words = [f"--tokenizer {variant.tokenizer}"] if variant.tokenizer else [f"--vocabulary expand --new-tokens {given.expand}"]
+    if given.expand and (source_text := texts.get(project.source_language)):
+        words.append(f"--source-text {source_text}")
+    if given.expand or any("text" in METHODS[method].uses for method in methods):
+        words.append(f"--text {_new(texts, project.source_language)} --document-separator {project.text.separator or 'line'}")
+    if given.output_layer:
+        words.append(f"--output-layer {given.output_layer}")
+    return " ".join([*words, *filter(None, (project.transfer.options,))])
+
+
+def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant: Variant) -> list[tuple[str, str]]:
+    """Transfer, data, training and exports of a variant; name and reference of each model, in the order of steps."""
+    project, label, end = built.loaded.project, variant.label, variant.suffix
+    method = variant.method
+    from_comparison = method is not None and method.startswith("{")
+    methods = project.transfer.candidates if from_comparison else [method] if method else []
+    how = f" --method-from {method}" if from_comparison else f" --method {method}" if method else ""
+    command = f"conversion.transfer --source {source} --seed {project.seed}{how} {_transfer_words(built, texts, variant, methods)}"
+    start = built.add(f"start_{end}", command, f"{label}/hf_0", resources="model")
+    nemo = built.add(
+        f"nemo_{end}", f"conversion.hf_to_nemo --input {start}", f"{label}/nemo", **({} if project.machine.keep else {"keep": False})
+    )
+    data = _add_data(built, texts, variant, start)
+    words = [f"model.checkpoint={nemo}", f"data.train=[{','.join(data.values())}]", *_weights(built, data), f"seed={project.seed}"]
+    recipe, chosen, steps = _schedule(built, num_checkpoints=1 if variant.rule.keep else project.training.checkpoints)
+    run = _add_run(built, f"train_{end}", recipe, " ".join(map(_word, (*words, *chosen))), f"{label}/run")
+    models = [(f"{label}-0", start)]
+    if not steps:
+        return [*models, (f"{label}-end", built.add(f"export_{end}", f"conversion.nemo_to_hf --input {run}", f"{label}/hf"))]
+    for step in steps:
+        command = f"conversion.nemo_to_hf --input {run}/{CHECKPOINTS_NAME}/step_{step:07}"
+        models.append((f"{label}-{step}", built.add(f"export_{end}_{step}", command, f"{label}/hf_{step}")))
+    return models
+
+
+def _word(word: str) -> str:
+    return word if "{" in word else f'"{word}"' if "'" in word else shlex.quote(word)
+
+
+def _add_data(built: _Stages, texts: Mapping[str, str], variant: Variant, start: str) -> dict[str, str]:
+    """Reference to the data set of each language that is trained on; variants with one tokenizer share it."""
+    project = built.loaded.project
+    separator = f" --document-separator {project.text.separator}" if project.text.separator and project.text.clean == "none" else ""
+    place = variant.vocabulary if variant.tokenizer else variant.label
+    found = {}
+    for code, text in texts.items():
+        if code == project.source_language and not _replay(built):
+            continue
+        name = f"data_{place}_{code}".replace("-", "_")
+        if name not in built.stages:
+            command = f"data_prep.to_megatron --input {text} --tokenizer {variant.tokenizer or start}{separator}"
+            built.add(name, command, f"data/{place}/{code}")
+        found[code] = f"{{{name}}}"
+    return found
+
+
+def _replay(built: _Stages) -> float:
+    project = built.loaded.project
+    source = project.languages.get(project.source_language)
+    if project.training.replay is not None:
+        return project.training.replay
+    return _REPLAY if source and (source.texts or source.corpora) else 0.0
+
+
+def _weights(built: _Stages, data: Mapping[str, str]) -> list[str]:
+    """The share of the samples of each language, none where there is one."""
+    project, replay = built.loaded.project, _replay(built)
+    if len(data) == 1:
+        return []
+    shares = {code: project.languages[code].share for code in data if code != project.source_language}
+    weights = [replay if code == project.source_language else (1 - replay) * shares[code] / sum(shares.values()) for code in data]
+    return [f"data.weights=[{','.join(f'{weight:.6g}' for weight in weights)}]"]
+
+
+def _add_run(built: _Stages, name: str, recipe: str, overrides: str, output: str) -> str:
+    machine = built.loaded.project.machine
+    built.stages[name] = {
+        "train": {"recipe": recipe, "overrides": overrides, "links": machine.links},
+        "output": output,
+        "resources": "training",
+        **({} if machine.keep else {"keep": False}),
+    }
+    return f"{{{name}}}"
+
+
+def _schedule(built: _Stages, *, num_checkpoints: int) -> tuple[str, list[str], list[int]]:
+    """Recipe, overrides and steps to export, none where the data decides how many there are."""
+    project = built.loaded.project
+    training, machine = project.training, project.machine
+    name = training.recipe
+    if name.endswith((".yaml", ".yml")):
+        name = built.path(name).strip("'")
+    words = [
+        *([f"parallel.devices_per_node={machine.processes}"] if machine.processes else []),
+        *([f"data.sequence_length={training.sequence_length}"] if training.sequence_length else []),
+        *(
+            [f"schedule.learning_rate={training.learning_rate:g}", f"schedule.min_learning_rate={training.learning_rate / 10:g}"]
+            if training.learning_rate
+            else []
+        ),
+        *([f"schedule.global_batch_size={training.batch}"] if training.batch else []),
+    ]
+    recipe = _composed(built, name, [*words, *training.overrides])
+    if machine.device == "cpu" and recipe.precision != "32":
+        words.append("precision='32'")
+    words += _micro_batch(training, recipe)
+    words += [f"+procedure={training.procedure}"] if training.procedure not in (None, "all") else []
+    total = _budget(training, recipe)
+    if total is not None:
+        words += [f"schedule.max_steps={total}", *(f"schedule.{key}=null" for key in ("train_tokens", "epochs"))]
+        if training.recipe == _OWN_RECIPE:
+            words.append(f"schedule.warmup_steps={max(1, total // _WARMUP_SHARE) if total > 1 else 0}")
+    words += training.overrides
+    recipe = _composed(built, name, words)
+    if recipe.schedule.epochs is not None:
+        return name, words, []
+    total = arithmetic.total_steps(recipe)
+    every = math.ceil(total / num_checkpoints)
+    return name, [*words, f"run.checkpoint_every_steps={every}"], [*range(every, total, every), total]
+
+
+def _composed(built: _Stages, name: str, words: Sequence[str]) -> Recipe:
+    path = str(ROOT / name) if name.endswith((".yaml", ".yml")) else name
+    return compose_recipe(path, ["model.checkpoint=later", "data.train=[later]", *words])
+
+
+def _micro_batch(training: Training, recipe: Recipe) -> list[str]:
+    """A micro batch that the batch can be cut into, no larger than the recipe's."""
+    parallel, schedule = recipe.parallel, recipe.schedule
+    cut = parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
+    ranks = max(1, parallel.num_nodes * parallel.devices_per_node // cut)
+    fitting = [size for size in range(1, schedule.micro_batch_size + 1) if schedule.global_batch_size % (size * ranks) == 0]
+    if not (training.batch and fitting) or fitting[-1] == schedule.micro_batch_size:
+        return []
+    return [f"schedule.micro_batch_size={fitting[-1]}"]
+
+
+def _budget(training: Training, recipe: Recipe) -> int | None:
+    """The steps that the file asks for, None where the recipe decides."""
+    if training.tokens is None:
+        return training.steps
+    return max(1, round(training.tokens / arithmetic.tokens_per_step(recipe)))
+
+
+def _add_evaluation(
+    built: _Stages, source: str, held_out: Mapping[str, str], variants: Sequence[Variant], models: Sequence[tuple[str, str]]
+) -> None:
+    project, evaluation = built.loaded.project, built.loaded.project.evaluation
+    title = shlex.quote(project.title or f"{project.name}: {' and '.join(c for c in project.languages if c != project.source_language)}")
+    new = [variant for variant in variants if not variant.rule.keep]
+    if evaluation.verify and new:
+        _add_verification(built, new[-1])
+    texts = " ".join(f"{name}={word}" for name, word in sorted(held_out.items(), key=lambda item: item[0] == project.source_language))
+    texts += "".join(f" {name}={built.path(written)}" for name, written in evaluation.texts.items())
+    named = " ".join(f"{name}={model}" for name, model in models)
+    tasks = f" --tasks {' '.join(evaluation.tasks)}" if evaluation.tasks else ""
+    data = f" --data {built.path(evaluation.data)}" if evaluation.data else ""
+    options = f" {evaluation.options}" if evaluation.options else ""
+    results = built.add("evaluate", f"eval.harness --model {named} --text {texts}{tasks}{data}{options}", "results", resources="model")
+    shown = ""
+    if evaluation.prompts:
+        labels = {variant.label for variant in variants}
+        ends = [f"{name}={model}" for i, (name, model) in enumerate(models) if _is_end(models, i, labels)]
+        command = f"eval.generate --model {' '.join(ends)} --prompts {built.path(evaluation.prompts)} --settings lowres"
+        command += f" --max-new-tokens {evaluation.new_tokens} --repeats 1"
+        shown = f" --continuations {built.add('continuations', command, 'continuations', resources='model')}"
+    built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
+    baseline = next((name for name, _ in reversed(models) if name.startswith(f"{_SOURCE}-")), _SOURCE)
+    built.add("intervals", f"eval.report --results {results} --baseline {baseline} --title {title}", "intervals")
+    if new:
+        tokenizers = {variant.vocabulary: variant.tokenizer or f"{{start_{variant.suffix}}}" for variant in new}
+        compared = " ".join(f"{name}={word}" for name, word in tokenizers.items())
+        built.add(
+            "vocabularies", f"data_prep.tokenizer_report --tokenizer source={source} {compared} --input {_inputs(held_out)}", "vocabularies"
+        )
+
+
+def _inputs(held_out: Mapping[str, str]) -> str:
+    return " ".join(f"{code}={word}" for code, word in held_out.items())
+
+
+def _is_end(models: Sequence[tuple[str, str]], index: int, labels: set[str]) -> bool:
+    """Whether a model is the first or the last of its variant."""
+
+    def label(place: int) -> str | None:
+        return models[place][0].rpartition("-")[0] or models[place][0] if 0 <= place < len(models) else None
+
+    return label(index - 1) != label(index) or label(index + 1) != label(index)
+
+
+def _add_verification(built: _Stages, variant: Variant) -> None:
+    """One of all exports, which the same commands made; the last of a variant with new tokens."""
+    exports = [name for name in built.stages if name.startswith(f"export_{variant.suffix}_")]
+    if exports:
+        checkpoint = built.stages[exports[-1]]["command"].rpartition(" ")[2]
+        built.add("verify", f"conversion.verify {{{exports[-1]}}} {checkpoint}", resources="model")

@@ -1,0 +1,289 @@
+"""A project as its YAML file says it, checked as a whole: all that is wrong is said at once, with the key to change."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from common.door import ROOT
+from common.plain_files import literal_loader, parse_yaml, read_text
+from conversion.embeddings import METHODS
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, is_text_file
+from data_prep.reading.languages import is_language
+from data_prep.reading.sources import KNOWN_TABLE, table_rows
+from recipes.projects.schema import BEST, CLEANING, DEVICES, PROCEDURES, SIZES, TOKENIZER_KINDS, Project, Vocabulary
+from recipes.rules.schema import build_from_mapping, raise_all
+
+SMOLLM2, TINY = "smollm2", "tiny"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NAME = re.compile(r"[A-Za-z_][\w-]*")
+_MATERIAL = {
+    "helper": "--helper",
+    "encoder": "--encoder",
+    "word_vectors": "--vectors",
+    "dictionary": "--dictionary",
+    "parallel": "--parallel",
+}
+_SEPARATORS = ("line", "blank-line", "file")
+
+
+@dataclass(frozen=True)
+class LoadedProject:
+    """A project and where its file lies, to which its paths are relative."""
+
+    project: Project
+    file: Path
+
+    def path(self, written: str) -> Path:
+        """A path of the file, absolute."""
+        return Path(os.path.abspath(self.file.parent / Path(written).expanduser()))
+
+    @property
+    def work_dir(self) -> Path:
+        """The folder for all outputs, absolute."""
+        return self.path(self.project.machine.work_dir or f"{self.project.name}_output")
+
+    @property
+    def source_kind(self) -> str:
+        """What `source` names: smollm2, tiny, gguf, folder or hub."""
+        source = self.project.source
+        if source in (SMOLLM2, TINY):
+            return source
+        if self.path(source).exists() or not _HUB_NAME.fullmatch(source):
+            return "gguf" if source.endswith(".gguf") else "folder"
+        return "hub"
+
+
+def is_project(content: object) -> bool:
+    """Whether a YAML file is a project and not a whole pipeline."""
+    return isinstance(content, Mapping) and "stages" not in content and not {"languages", "source"}.isdisjoint(content)
+
+
+def load_project(path: Path, overrides: Sequence[str] = ()) -> LoadedProject:
+    """The project of a YAML file.
+
+    Args:
+        overrides: `key=value` in place of what the file says, such as `machine.work_dir=/scratch/sl` or `training.steps=20`.
+
+    Raises:
+        ValueError: listing all that is wrong with it.
+    """
+    subject = f"the project {path}"
+    if not path.is_file():
+        raise ValueError(f"{subject} does not exist; `scion init` writes one")
+    content = parse_yaml(read_text(path), subject=subject, loader=literal_loader())
+    if not isinstance(content, dict):
+        raise ValueError(f"{subject} holds no keys; expected at least source and languages, as `scion init` writes them")
+    for override in overrides:
+        _set(content, override)
+    project = build_from_mapping(Project, {"name": path.stem, **_in_full(content)}, subject=subject)
+    loaded = LoadedProject(project, path.absolute())
+    raise_all(list(_problems(loaded)), subject=subject)
+    return loaded
+
+
+def _set(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    *sections, name = key.split(".")
+    if not equals or not all((*sections, name)):
+        raise ValueError(f"the override {override!r} is not of the form key=value, for example training.steps=100")
+    for section in sections:
+        content = content.setdefault(section, {})
+        if not isinstance(content, dict):
+            raise ValueError(
+                f"the override {override!r} sets a key within {section}, which the file gives as {content!r}; set {section} itself"
+            )
+    content[name] = parse_yaml(value, subject=f"the override {override!r}", loader=literal_loader())
+
+
+def _in_full(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's short forms written out."""
+    full = dict(content)
+    if isinstance(languages := full.get("languages"), Mapping):
+        full["languages"] = {code: {"texts": given} if isinstance(given, str | list) else given for code, given in languages.items()}
+    if isinstance(full.get("transfer"), str | list):
+        full["transfer"] = {"methods": full["transfer"]}
+    vocabulary = full.get("vocabulary")
+    if vocabulary == "keep":
+        vocabulary = {"keep": True}
+    if isinstance(vocabulary, Mapping):
+        known = {field.name for field in fields(Vocabulary)}
+        named = all(isinstance(given, Mapping) for given in vocabulary.values()) and not known & vocabulary.keys()
+        full["vocabulary"] = dict(vocabulary) if named else {"vocabulary": dict(vocabulary)}
+    elif vocabulary is None:
+        full["vocabulary"] = {"vocabulary": {"expand": 2000}}
+    return full
+
+
+def _problems(loaded: LoadedProject) -> Iterator[str]:
+    project = loaded.project
+    if not _NAME.fullmatch(project.name):
+        yield f"name is {project.name!r}; expected letters, digits, - and _, for example slovene"
+    yield from _choice_problems(project)
+    yield from _number_problems(project)
+    yield from _language_problems(loaded)
+    yield from _vocabulary_problems(loaded)
+    yield from _path_problems(loaded)
+    if ROOT.is_relative_to(loaded.work_dir):
+        yield f"machine.work_dir is {loaded.work_dir}, the checkout or what it lies in; give a folder of its own"
+
+
+def _choice_problems(project: Project) -> Iterator[str]:
+    choices: list[tuple[str, str | None, Sequence[str]]] = [
+        ("text.clean", project.text.clean, CLEANING),
+        ("text.separator", project.text.separator, _SEPARATORS),
+        ("training.procedure", project.training.procedure, PROCEDURES),
+        ("machine.device", project.machine.device, DEVICES),
+        ("size", project.size, SIZES),
+        *((f"vocabulary.{name}.kind", given.kind, TOKENIZER_KINDS) for name, given in project.vocabulary.items()),
+    ]
+    for key, value, known in choices:
+        if value is not None and value not in known:
+            yield f"{key} is {value!r}; expected {', '.join(known)}"
+
+
+def _number_problems(project: Project) -> Iterator[str]:
+    training, machine = project.training, project.machine
+    positive: dict[str, float | None] = {
+        "training.tokens": training.tokens,
+        "training.steps": training.steps,
+        "training.learning_rate": training.learning_rate,
+        "training.sequence_length": training.sequence_length,
+        "training.batch": training.batch,
+        "training.checkpoints": training.checkpoints,
+        "evaluation.new_tokens": project.evaluation.new_tokens,
+        "machine.processes": machine.processes,
+        "machine.memory_gib": machine.memory_gib,
+        "machine.hours": machine.hours,
+        "machine.links": machine.links,
+        **{f"languages.{code}.share": language.share for code, language in project.languages.items()},
+        **{f"vocabulary.{name}.{key}": getattr(given, key) for name, given in project.vocabulary.items() for key in ("replace", "expand")},
+    }
+    for key, value in positive.items():
+        if value is not None and not 0 < value < float("inf"):
+            yield f"{key} is {value:g}; expected more than 0"
+    if training.tokens is not None and training.steps is not None:
+        yield "training.tokens and training.steps both say how long to train; give one of them"
+    if training.replay is not None and not 0 <= training.replay < 1:
+        yield f"training.replay is {training.replay:g}; expected a share from 0 to less than 1, such as 0.1"
+    for code, language in project.languages.items():
+        if not 0 < language.heldout_share < 0.5:
+            yield f"languages.{code}.heldout_share is {language.heldout_share:g}; expected a share above 0 and below 0.5, such as 0.01"
+
+
+def _language_problems(loaded: LoadedProject) -> Iterator[str]:
+    project = loaded.project
+    corpora = table_rows(KNOWN_TABLE)
+    for code, language in project.languages.items():
+        if not is_language(code):
+            yield f"languages.{code} names no language; expected a code of ISO 639, such as sl"
+        if not (language.texts or language.corpora) and (not language.heldout or code != project.source_language):
+            yield f"languages.{code} has neither texts nor corpora; give files or folders with text"
+        if len(language.heldout) > 1:
+            yield f"languages.{code}.heldout names {len(language.heldout)} files; expected one file or folder"
+        for name in language.corpora:
+            if (known := re.split("[:=]", name)[0]) not in corpora:
+                near = difflib.get_close_matches(known, corpora, n=1)
+                meant = f"did you mean {near[0]}? " if near else ""
+                yield f"languages.{code}.corpora names {known}; {meant}`data_prep.collect --list` shows the known ones"
+    if not any(code != project.source_language for code in project.languages):
+        yield f"languages has no new language; expected one beside {project.source_language}, the source's (source_language)"
+    source = project.languages.get(project.source_language)
+    if project.training.replay and not (source and (source.texts or source.corpora)):
+        yield (
+            f"training.replay is {project.training.replay:g}, but languages.{project.source_language} has no texts to replay; give some, or"
+            " training.replay: 0"
+        )
+    if loaded.source_kind == TINY and not (source and source.texts):
+        yield f"source is tiny, a model that is made here, but languages.{project.source_language} has no texts to train it on; give some"
+    if clashing := sorted(project.evaluation.texts.keys() & project.languages.keys()):
+        yield f"evaluation.texts.{clashing[0]} is called as a language; the held-out text of that is measured anyway, give another name"
+
+
+def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
+    project = loaded.project
+    for name, given in project.vocabulary.items():
+        key = f"vocabulary.{name}"
+        if not _NAME.fullmatch(name):
+            yield f"{key} is no name; expected letters, digits, - and _"
+        chosen = [kind for kind in ("replace", "expand", "keep", "tokenizer") if getattr(given, kind)]
+        if len(chosen) != 1:
+            yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, keep and tokenizer"
+        if unknown := [code for code in given.languages if code not in project.languages]:
+            yield f"{key}.languages names {unknown[0]}; the languages are {', '.join(project.languages)}"
+        if given.keep and given.methods:
+            yield f"{key}.methods says how new tokens are made, but keep adds none; leave it out"
+        for method in given.methods:
+            yield from _method_problems(project, f"{key}.methods", method)
+    for method in project.transfer.methods:
+        yield from _method_problems(project, "transfer.methods", method)
+    for method in project.transfer.candidates if _compares(project) else ():
+        yield from _method_problems(project, "transfer.candidates", method, also=())
+
+
+def _compares(project: Project) -> bool:
+    return any(BEST in (given.methods or project.transfer.methods) for given in project.vocabulary.values() if not given.keep)
+
+
+def _method_problems(project: Project, key: str, method: str, also: Sequence[str] = (BEST,)) -> Iterator[str]:
+    if method in also:
+        return
+    if method not in METHODS:
+        near = difflib.get_close_matches(method, [*METHODS, *also], n=1, cutoff=0.0)[0]
+        yield f"{key} names {method}; did you mean {near}? The methods are {', '.join((*also, *METHODS))}"
+        return
+    for need in METHODS[method].needs:
+        if (option := _MATERIAL.get(need)) and option not in project.transfer.options.split():
+            yield f"{key} names {method}, which needs {option}; give it in transfer.options, for example {option} PATH"
+
+
+def _path_problems(loaded: LoadedProject) -> Iterator[str]:
+    project = loaded.project
+    if project.size is None:  # in which nothing of these is read
+        for code, language in project.languages.items():
+            for kind in ("texts", "heldout"):
+                for written in getattr(language, kind):
+                    yield from _text_problems(loaded, f"languages.{code}.{kind}", written)
+        for name, written in project.evaluation.texts.items():
+            yield from _text_problems(loaded, f"evaluation.texts.{name}", written)
+        yield from _source_problems(loaded)
+    single = [
+        ("text.corpora_dir", project.text.corpora_dir),
+        ("evaluation.data", project.evaluation.data),
+        ("evaluation.prompts", project.evaluation.prompts),
+        *((f"vocabulary.{name}.tokenizer", given.tokenizer) for name, given in project.vocabulary.items()),
+    ]
+    for key, given in single:
+        if given is not None and project.size is None and not loaded.path(given).exists():
+            yield f"{key} is {given}, which does not exist ({loaded.path(given)})"
+    recipe = project.training.recipe
+    if recipe.endswith((".yaml", ".yml")) and not loaded.path(recipe).is_file():
+        yield f"training.recipe is {recipe}, which does not exist ({loaded.path(recipe)}); `scion init --recipe {recipe}` writes one"
+    written_paths = [str(loaded.file.parent), str(loaded.work_dir), project.source, *(given for _, given in single if given)]
+    written_paths += [path for language in project.languages.values() for path in (*language.texts, *language.heldout)]
+    if wrong := [path for path in written_paths if "{" in path or "}" in path]:
+        yield f"the path {wrong[0]} has braces, which a pipeline takes for a reference; rename it"
+
+
+def _text_problems(loaded: LoadedProject, key: str, written: str) -> Iterator[str]:
+    path = loaded.path(written)
+    if not path.exists():
+        yield f"{key} names {written}, which does not exist ({path})"
+    elif path.is_file() and not is_text_file(path):
+        yield f"{key} names {written}, which is of an unknown kind; expected a folder or a name ending in {SUFFIXES_IN_WORDS}"
+
+
+def _source_problems(loaded: LoadedProject) -> Iterator[str]:
+    source, path = loaded.project.source, loaded.path(loaded.project.source)
+    if loaded.source_kind == "gguf" and not path.is_file():
+        yield f"source is {source}, which does not exist ({path})"
+    elif loaded.source_kind == "folder":
+        if not path.is_dir():
+            yield f"source is {source}, which is no folder ({path}), no OWNER/NAME of the hub, no GGUF file, and neither smollm2 nor tiny"
+        elif not (path / "config.json").is_file():
+            yield f"source is {source}, which has no config.json; expected a Hugging Face folder"
