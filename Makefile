@@ -62,10 +62,13 @@ $(READY): requirements.txt pyproject.toml
 setup: $(READY)
 
 demo: $(READY)
-	@$(RUN) -m recipes.demo --output $(OUTPUT)
+	@if $(RUN) -m recipes.projects.fetch --model smollm2; then project=demo; else project=demo_tiny; fi; \
+	 $(RUN) -m recipes.run recipes/projects/$$project.yaml machine.work_dir=$(OUTPUT); \
+	 echo "The page to open: $(OUTPUT)/report/learning_curves.html"
 
 demo-tiny: $(READY)
-	@$(RUN) -m recipes.demo_tiny --output $(TINY_OUTPUT)
+	@$(RUN) -m recipes.run recipes/projects/demo_tiny.yaml machine.work_dir=$(TINY_OUTPUT)
+	@echo "The page to open: $(TINY_OUTPUT)/report/learning_curves.html"
 
 test-vllm:
 	@$(PYTHON) -m venv $(VLLM_VENV)

@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from recipes.demo_tiny import ADAPT_STEPS, METHODS
-
-STEPS = (0, ADAPT_STEPS)
+PROJECT = "recipes/projects/demo_tiny.yaml"
+METHODS, STEPS = ("random-all", "mean", "focus"), (0, 100)
 
 
 def bits_per_byte(demo_dir: Path, text: str) -> dict[tuple[str, int], float]:
@@ -39,7 +38,8 @@ def main() -> None:
     for seed in arguments.seeds:
         directory = arguments.output / f"seed_{seed}"
         if not (directory / "report").exists():
-            subprocess.run([sys.executable, "-m", "recipes.demo_tiny", "--output", str(directory), "--seed", str(seed)], check=True)
+            settings = (f"seed={seed}", f"machine.work_dir={directory.resolve()}")
+            subprocess.run([sys.executable, "-m", "recipes.run", PROJECT, *settings], check=True)
     for text in ("sl", "en"):
         by_seed = {seed: bits_per_byte(arguments.output / f"seed_{seed}", text) for seed in arguments.seeds}
         print(f"\nBits per byte on held-out `{text}`, mean ± standard deviation over {len(by_seed)} seeds\n")

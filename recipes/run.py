@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.plain_files import write_text
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.forecast import forecast_problems, forecasts, render_forecast
 from recipes.pipelines.load import load_pipeline
@@ -20,6 +21,7 @@ from recipes.pipelines.machine import Machine, machine_problems
 from recipes.pipelines.shown import render_stages
 from recipes.pipelines.work import Choice, Work, find_work
 from recipes.planner.visible import visible_gpu
+from recipes.projects.expand import eject_text
 from recipes.rules.schema import raise_all
 
 
@@ -29,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, prog="recipes.run", example="python -m recipes.run recipes/pipelines/bundled/demo.yaml --until tokenizer"
     )
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="in place of what a project says, such as training.steps=20")
+    parser.add_argument("--eject", type=Path, metavar="FILE", help="write all stages of a project as a pipeline file, and run nothing")
     parser.add_argument(
         "--show", action="store_true", help="print the stages with their commands (with --on each job script), and run nothing"
     )
@@ -40,12 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", help="override of the cluster file")
     parser.add_argument("--submit", action="store_true", help="with --on: send the jobs")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.on is None and (arguments.submit or arguments.account or arguments.set):
         raise ValueError("--submit, --account and --set are for a cluster; name one with --on, or leave them out")
     if arguments.only and (arguments.until or arguments.start):
         raise ValueError("--only is for one stage alone; leave --until and --from out")
-    pipeline = load_pipeline(arguments.file)
+    pipeline = load_pipeline(arguments.file, arguments.overrides)
+    if arguments.eject is not None:
+        return _eject(arguments.file, arguments.overrides, arguments.eject)
     choice = Choice(until=arguments.until, start=arguments.start, only=arguments.only, rerun=arguments.rerun)
     work = find_work(pipeline, choice)
     for sentence in work.sentences():
@@ -57,6 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = [*arguments.set, *([f"account={arguments.account}"] if arguments.account else [])]
     on_cluster = _slurm().run_on(work, cluster_name=arguments.on, settings=settings, submit=arguments.submit, show=arguments.show)
     return int(on_cluster)
+
+
+def _eject(file: Path, overrides: Sequence[str], target: Path) -> int:
+    if target.exists():
+        raise ValueError(f"{target} exists; remove it or choose another name for --eject")
+    write_text(target, eject_text(file, overrides=overrides))
+    print(f"{target}: next, `scion run {target}`")
+    return command.DONE
 
 
 def _run_here(work: Work, *, show: bool) -> int:

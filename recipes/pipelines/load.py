@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.plain_files import literal_loader, parse_yaml, read_text
@@ -10,8 +11,11 @@ from recipes.pipelines.file import Pipeline, pipeline_from_mapping
 _PROJECT_KEYS = ("languages", "source")  # of which a pipeline has none
 
 
-def load_pipeline(path: Path) -> Pipeline:
+def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
     """The pipeline of a pipeline's or a project's file.
+
+    Args:
+        overrides: `key=value` in place of what a project says.
 
     Raises:
         ValueError: listing all that is wrong with it.
@@ -22,5 +26,7 @@ def load_pipeline(path: Path) -> Pipeline:
     if isinstance(content, dict) and any(key in content for key in _PROJECT_KEYS):
         from recipes.projects.expand import expand_project
 
-        content = expand_project(path)
+        content = expand_project(path, overrides=overrides)
+    elif overrides:
+        raise ValueError(f"{overrides[0]} is for a project, and {path} is a pipeline; change it in the file")
     return pipeline_from_mapping(content, subject=f"the pipeline {path}")

@@ -25,6 +25,8 @@ _WARMUP_SHARE = 20  # of the steps, one in so many
 _SOURCE = "source"
 _DEMO = ROOT / "recipes" / "demo_text"
 _SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
+_MODEL = ("conversion.transfer", "conversion.transfer_compare", "eval.harness", "eval.generate")  # a GPU makes these faster
+_LIGHT = ("conversion.hf_to_nemo", "conversion.nemo_to_hf", "data_prep.tokenizer_report", "eval.learning_curves", "eval.report")
 _TINY_VOCABULARY, _TINY_NEW_TOKENS = 1500, 100
 
 
@@ -60,7 +62,9 @@ class _Stages:
 
     def add(self, name: str, command: str, output: str | None = None, **more: Any) -> str:
         """One stage; gives the reference to its output."""
-        self.stages[name] = {"command": command, **({"output": output} if output else {}), **more}
+        module = command.partition(" ")[0]
+        resources = "model" if module in _MODEL else "light" if module in _LIGHT else "cpu"
+        self.stages[name] = {"command": command, **({"output": output} if output else {}), "resources": resources, **more}
         return f"{{{name}}}"
 
     def path(self, written: str | Path) -> str:
@@ -111,6 +115,7 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
         "work_dir": str(loaded.work_dir),
         "resources": {
             "cpu": common,
+            "light": {**common, "cpus": 1},  # what one core does, so that others run beside it
             "model": {**common, "kind": "gpu", "gpus": 1} if is_gpu else common,
             "training": {**common, "kind": "gpu"},
         },
@@ -300,7 +305,7 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
                     f"conversion.transfer_compare --source {source} {_transfer_words(built, texts, variant, project.transfer.candidates)}"
                 )
                 command += f" --methods {' '.join(project.transfer.candidates)} --heldout {first}={held_out[first]}"
-                built.add(f"compare{end}", command, f"comparison{end}", resources="model")
+                built.add(f"compare{end}", command, f"comparison{end}")
                 variant = replace(variant, method=f"{{compare{end}}}")
             variants.append(variant)
     return variants
@@ -339,7 +344,7 @@ def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant
     methods = project.transfer.candidates if from_comparison else [method] if method else []
     how = f" --method-from {method}" if from_comparison else f" --method {method}" if method else ""
     command = f"conversion.transfer --source {source} --seed {project.seed}{how} {_transfer_words(built, texts, variant, methods)}"
-    start = built.add(f"start_{end}", command, f"{label}/hf_0", resources="model")
+    start = built.add(f"start_{end}", command, f"{label}/hf_0")
     nemo = built.add(
         f"nemo_{end}", f"conversion.hf_to_nemo --input {start}", f"{label}/nemo", **({} if project.machine.keep else {"keep": False})
     )
@@ -479,14 +484,14 @@ def _add_evaluation(
     tasks = f" --tasks {' '.join(evaluation.tasks)}" if evaluation.tasks else ""
     data = f" --data {built.path(evaluation.data)}" if evaluation.data else ""
     options = f" {evaluation.options}" if evaluation.options else ""
-    results = built.add("evaluate", f"eval.harness --model {named} --text {texts}{tasks}{data}{options}", "results", resources="model")
+    results = built.add("evaluate", f"eval.harness --model {named} --text {texts}{tasks}{data}{options}", "results")
     shown = ""
     if evaluation.prompts:
         labels = {variant.label for variant in variants}
         ends = [f"{name}={model}" for i, (name, model) in enumerate(models) if _is_end(models, i, labels)]
         command = f"eval.generate --model {' '.join(ends)} --prompts {built.path(evaluation.prompts)} --settings lowres"
         command += f" --max-new-tokens {evaluation.new_tokens} --repeats 1"
-        shown = f" --continuations {built.add('continuations', command, 'continuations', resources='model')}"
+        shown = f" --continuations {built.add('continuations', command, 'continuations')}"
     built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
     baseline = next((name for name, _ in reversed(models) if name.startswith(f"{_SOURCE}-")), _SOURCE)
     built.add("intervals", f"eval.report --results {results} --baseline {baseline} --title {title}", "intervals")
@@ -516,4 +521,4 @@ def _add_verification(built: _Stages, variant: Variant) -> None:
     exports = [name for name in built.stages if name.startswith(f"export_{variant.suffix}_")]
     if exports:
         checkpoint = built.stages[exports[-1]]["command"].rpartition(" ")[2]
-        built.add("verify", f"conversion.verify {{{exports[-1]}}} {checkpoint}", resources="model")
+        built.add("verify", f"conversion.verify {{{exports[-1]}}} {checkpoint}")

@@ -98,7 +98,9 @@ def _set(content: dict[str, Any], override: str) -> None:
             raise ValueError(
                 f"the override {override!r} sets a key within {section}, which the file gives as {content!r}; set {section} itself"
             )
-    content[name] = parse_yaml(value, subject=f"the override {override!r}", loader=literal_loader())
+    parsed = parse_yaml(value, subject=f"the override {override!r}", loader=literal_loader())
+    # A path on the command line is relative to where that is typed, one in the file to the file.
+    content[name] = os.path.abspath(value) if key == "machine.work_dir" else parsed
 
 
 def _in_full(content: Mapping[str, Any]) -> dict[str, Any]:
