@@ -12,7 +12,7 @@ from typing import Any
 from common.door import ROOT
 from conversion.embeddings import METHODS
 from recipes.numbers import arithmetic
-from recipes.projects.project import SMOLLM2, TINY, LoadedProject, load_project
+from recipes.projects.project import MATERIAL, SMOLLM2, TINY, LoadedProject, load_project
 from recipes.projects.schema import BEST, TINY_SIZE, Evaluation, Language, Training, Vocabulary
 from recipes.projects.smollm2 import FILE_NAME
 from recipes.rules.compose import compose_recipe
@@ -27,6 +27,8 @@ _DEMO = ROOT / "recipes" / "demo_text"
 _SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
 _MODEL = ("conversion.transfer", "conversion.transfer_compare", "eval.harness", "eval.generate")  # a GPU makes these faster
 _LIGHT = ("conversion.hf_to_nemo", "conversion.nemo_to_hf", "data_prep.tokenizer_report", "eval.learning_curves", "eval.report")
+_ENCODERS = ("bert", "roberta", "xlm-roberta")
+_HELPER = "{helper}"  # of the tiny size
 _TINY_VOCABULARY, _TINY_NEW_TOKENS = 1500, 100
 
 
@@ -116,7 +118,7 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
         "resources": {
             "cpu": common,
             "light": {**common, "cpus": 1},  # what one core does, so that others run beside it
-            "model": {**common, "kind": "gpu", "gpus": 1} if is_gpu else common,
+            "model": {**common, **({"kind": "gpu", "gpus": 1} if is_gpu else {})},
             "training": {**common, "kind": "gpu"},
         },
         "paths": [str(path) for path in built.paths],
@@ -137,7 +139,7 @@ def eject_text(path: Path, *, overrides: Sequence[str] = ()) -> str:
         "stages:",
     ]
     for name, stage in stages.items():
-        if comment := next((text for prefix, text in _COMMENTS.items() if name == prefix or name.startswith(f"{prefix}_")), None):
+        if comment := _COMMENTS.get(name) or _COMMENTS.get(name.partition("_")[0].replace(_SOURCE, "")):
             lines.append(f"  # {comment}")
         lines += [f"  {line}" for line in yaml.safe_dump({name: stage}, sort_keys=False, allow_unicode=True, width=1 << 20).splitlines()]
     return "\n".join(lines) + "\n"
@@ -176,6 +178,7 @@ def _tiny(loaded: LoadedProject) -> LoadedProject:
         project=replace(
             project,
             source=TINY,
+            transfer=replace(project.transfer, options=_tiny_options(project.transfer.options)),
             languages={
                 code: Language((str(_DEMO / f"{name}.train.txt"),), heldout=(str(_DEMO / f"{name}.heldout.txt"),))
                 for code, name in texts.items()
@@ -183,15 +186,30 @@ def _tiny(loaded: LoadedProject) -> LoadedProject:
             vocabulary={name: _tiny_vocabulary(given) for name, given in project.vocabulary.items()},
             training=replace(
                 project.training,
+                replay=project.training.replay if project.source_language in project.languages else 0.0,
                 tokens=None,
                 steps=None,
                 batch=None,
                 sequence_length=None,
                 overrides=(*project.training.overrides, "+size=tiny"),
             ),
-            evaluation=Evaluation(tasks=("completion_sl",), options="--limit 8", verify=project.evaluation.verify),
+            evaluation=Evaluation(**_tiny_tasks(project.tiny_family), verify=project.evaluation.verify),
             machine=replace(project.machine, device="cpu", processes=None),
         ),
+    )
+
+
+def _tiny_tasks(family: str) -> dict[str, Any]:
+    """Some that need no data of others; encoders choose no endings."""
+    return {} if family in _ENCODERS else {"tasks": ("completion_sl",), "options": "--limit 8"}
+
+
+def _tiny_options(options: str) -> str:
+    """A helper that is made here; of other material what is there."""
+    words = options.split()
+    pairs = [(flag, value) for flag, value in zip(words, words[1:]) if flag in MATERIAL.values()]
+    return " ".join(
+        f"{flag} {_HELPER if flag == '--helper' else value}" for flag, value in pairs if flag == "--helper" or Path(value).exists()
     )
 
 
@@ -207,12 +225,17 @@ def _add_source(built: _Stages) -> str:
         return _add_tiny_model(built)
     if loaded.source_kind == SMOLLM2:
         file = built.add("model_file", f"recipes.projects.fetch --model {SMOLLM2}", "model_file")
-        return built.add(_SOURCE, f"conversion.from_gguf --input {file}/{FILE_NAME} --dtype float32", "smollm2")
+        return built.add(_SOURCE, f"conversion.from_gguf --input {file}/{FILE_NAME} --dtype float32", "model")
     if loaded.source_kind == "gguf":
-        return built.add(_SOURCE, f"conversion.from_gguf --input {built.path(project.source)} --dtype float32", _SOURCE)
+        return built.add(_SOURCE, f"conversion.from_gguf --input {built.path(project.source)} --dtype float32", "model")
     if loaded.source_kind == "hub":
-        return built.add(_SOURCE, f"recipes.projects.fetch --model {project.source}", _SOURCE)
+        return built.add(_SOURCE, f"recipes.projects.fetch --model {project.source}", "model")
     return built.path(project.source)
+
+
+def _mask(built: _Stages) -> str:
+    """A mask token for the tokenizers of a tiny encoder."""
+    return " --mask-token" if built.loaded.project.tiny_family in _ENCODERS and built.loaded.source_kind == TINY else ""
 
 
 def _add_tiny_model(built: _Stages) -> str:
@@ -220,20 +243,20 @@ def _add_tiny_model(built: _Stages) -> str:
     project = built.loaded.project
     text = " ".join(map(built.path, project.languages[project.source_language].texts))
     tokenizer = built.add(
-        f"{_SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {_TINY_VOCABULARY}", "source/tokenizer"
+        f"{_SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {_TINY_VOCABULARY}{_mask(built)}", "model/tokenizer"
     )
     family = project.tiny_family
-    groups = "" if family in ("opt", "bert", "roberta", "xlm-roberta") else " --num-key-value-heads 2"
+    groups = "" if family == "opt" or family in _ENCODERS else " --num-key-value-heads 2"
     shape = f"--model-type {family}{groups} " + (_SHAPE.format(4, 128, 512) if project.size is None else _SHAPE.format(4, 64, 128))
     new = f"conversion.new_model {shape} --tokenizer {tokenizer} --seed {project.seed}"
     if project.size == TINY_SIZE:
-        return built.add(_SOURCE, new, "source/hf")
-    untrained = built.add(f"{_SOURCE}_untrained", new, "source/untrained")
-    nemo = built.add(f"{_SOURCE}_nemo", f"conversion.hf_to_nemo --input {untrained}", "source/nemo")
-    data = built.add(f"{_SOURCE}_data", f"data_prep.to_megatron --input {text} --tokenizer {tokenizer}", "source/data")
+        return built.add(_SOURCE, new, "model/hf")
+    untrained = built.add(f"{_SOURCE}_untrained", new, "model/untrained")
+    nemo = built.add(f"{_SOURCE}_nemo", f"conversion.hf_to_nemo --input {untrained}", "model/nemo")
+    data = built.add(f"{_SOURCE}_data", f"data_prep.to_megatron --input {text} --tokenizer {tokenizer}", "model/data")
     overrides = f"model.checkpoint={nemo} data.train=[{data}] seed={project.seed}"
-    run = _add_run(built, f"{_SOURCE}_train", "demo_pretrain", overrides, "source/run")
-    return built.add(_SOURCE, f"conversion.nemo_to_hf --input {run}", "source/hf")
+    run = _add_run(built, f"{_SOURCE}_train", "demo_pretrain", overrides, "model/run")
+    return built.add(_SOURCE, f"conversion.nemo_to_hf --input {run}", "model/hf")
 
 
 def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -258,13 +281,16 @@ def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, s
             filters = "none" if project.text.clean == "light" else project.text.clean
             command = f"data_prep.clean --input {_named(code, words)} --filters {filters}{separator}"
             words = [built.add(f"clean_{name}", command, f"text/{code}/clean", keep=False) + "/text"]
-        if code not in held_out:
+        if code not in held_out or language.sentences:
+            share = 0 if code in held_out else language.heldout_share
+            sentences = f" --sentences {language.sentences}" if language.sentences else ""
             command = (
-                f"data_prep.mixture --input {_named(code, words)} --tokenizer source={source} --validation-share {language.heldout_share:g}"
+                f"data_prep.mixture --input {_named(code, words)} --tokenizer source={source} --validation-share {share:g}{sentences}"
                 f" --seed {project.seed}{separator if project.text.clean == 'none' else ''}"
             )
             split = built.add(f"split_{name}", command, f"text/{code}/split")
-            words, held_out[code] = [f"{split}/train"], f"{split}/validation"
+            words = [f"{split}/train"]
+            held_out.setdefault(code, f"{split}/validation")
         if project.text.deduplicate:
             command = f"data_prep.dedup --input {_named(code, words)} --against {' '.join((held_out[code], *others))}"
             words = [built.add(f"text_{name}", command, f"text/{code}/unique") + "/text"]
@@ -289,10 +315,11 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
         if given.tokenizer:
             tokenizer = built.path(given.tokenizer)
         elif given.replace:
-            mask = " --mask-token" if project.tiny_family in ("roberta", "xlm-roberta") and project.size == TINY_SIZE else ""
             learned_from = _all(texts, project.source_language, given.languages)
-            command = f"data_prep.train_tokenizer --input {learned_from} --model {given.kind} --vocab-size {given.replace}{mask}"
+            command = f"data_prep.train_tokenizer --input {learned_from} --model {given.kind} --vocab-size {given.replace}{_mask(built)}"
             tokenizer = built.add(f"tokenizer{end}", command, f"tokenizer{end}")
+        if _HELPER in project.transfer.options and "helper" not in built.stages:
+            built.add("helper", f"conversion.new_model {_SHAPE.format(2, 32, 64)} --tokenizer {tokenizer} --seed 1", "helper")
         methods: Sequence[str | None] = [None] if given.keep else given.methods or project.transfer.methods
         for method in methods:
             label = name if method is None or (len(methods) == 1 and len(project.vocabulary) > 1) else method
@@ -321,6 +348,18 @@ def _new(texts: Mapping[str, str], source_language: str) -> str:
     return " ".join(text for code, text in texts.items() if code != source_language)
 
 
+def material_for(options: str, methods: Sequence[str]) -> list[str]:
+    """The options without the material that none of some methods reads, which would be refused."""
+    used = {flag for need, flag in MATERIAL.items() if any(need in METHODS[method].uses for method in methods)}
+    words: list[str] = []
+    is_read = True
+    for word in options.split():
+        if word.startswith("--"):
+            is_read = word in used or word not in MATERIAL.values()
+        words += [word] if is_read else []
+    return words
+
+
 def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, methods: Sequence[str]) -> str:
     """What a transfer and a comparison of transfers have in common."""
     project, given = built.loaded.project, variant.rule
@@ -333,7 +372,7 @@ def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, 
         words.append(f"--text {_new(texts, project.source_language)} --document-separator {project.text.separator or 'line'}")
     if given.output_layer:
         words.append(f"--output-layer {given.output_layer}")
-    return " ".join([*words, *filter(None, (project.transfer.options,))])
+    return " ".join([*words, *material_for(project.transfer.options, methods)])
 
 
 def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant: Variant) -> list[tuple[str, str]]:
@@ -349,9 +388,14 @@ def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant
         f"nemo_{end}", f"conversion.hf_to_nemo --input {start}", f"{label}/nemo", **({} if project.machine.keep else {"keep": False})
     )
     data = _add_data(built, texts, variant, start)
-    words = [f"model.checkpoint={nemo}", f"data.train=[{','.join(data.values())}]", *_weights(built, data), f"seed={project.seed}"]
-    recipe, chosen, steps = _schedule(built, num_checkpoints=1 if variant.rule.keep else project.training.checkpoints)
-    run = _add_run(built, f"train_{end}", recipe, " ".join(map(_word, (*words, *chosen))), f"{label}/run")
+    name = (project.training.lapt_recipe if variant.rule.keep else None) or project.training.recipe
+    name, chosen, recipe = _schedule(built, name)
+    chosen += [*_weights(built, data, recipe), *_made_by(recipe, variant)]
+    steps = [] if recipe.schedule.epochs is not None else _exported(recipe, 1 if variant.rule.keep else project.training.checkpoints)
+    if steps:
+        chosen.append(f"run.checkpoint_every_steps={steps[0]}")
+    words = [f"model.checkpoint={nemo}", f"data.train=[{','.join(data.values())}]", f"seed={project.seed}", *chosen]
+    run = _add_run(built, f"train_{end}", name, " ".join(map(_word, words)), f"{label}/run")
     models = [(f"{label}-0", start)]
     if not steps:
         return [*models, (f"{label}-end", built.add(f"export_{end}", f"conversion.nemo_to_hf --input {run}", f"{label}/hf"))]
@@ -390,10 +434,12 @@ def _replay(built: _Stages) -> float:
     return _REPLAY if source and (source.texts or source.corpora) else 0.0
 
 
-def _weights(built: _Stages, data: Mapping[str, str]) -> list[str]:
-    """The share of the samples of each language, none where there is one."""
+def _weights(built: _Stages, data: Mapping[str, str], recipe: Recipe) -> list[str]:
+    """The share of the samples of each language: none where there is one, the recipe's own where it speaks of languages or of passes."""
     project, replay = built.loaded.project, _replay(built)
-    if len(data) == 1:
+    if recipe.data.shares or recipe.data.sampling_exponent is not None:
+        return [f"data.languages=[{','.join(data)}]"]
+    if len(data) == 1 or (recipe.schedule.epochs is not None and project.training.replay is None):
         return []
     shares = {code: project.languages[code].share for code in data if code != project.source_language}
     weights = [replay if code == project.source_language else (1 - replay) * shares[code] / sum(shares.values()) for code in data]
@@ -411,11 +457,26 @@ def _add_run(built: _Stages, name: str, recipe: str, overrides: str, output: str
     return f"{{{name}}}"
 
 
-def _schedule(built: _Stages, *, num_checkpoints: int) -> tuple[str, list[str], list[int]]:
-    """Recipe, overrides and steps to export, none where the data decides how many there are."""
+def _made_by(recipe: Recipe, variant: Variant) -> list[str]:
+    """What a published recipe asks of its checkpoint, as this variant has it."""
+    model = recipe.model
+    method = None if variant.method is None or variant.method.startswith("{") else variant.method
+    wanted = {"method": method, "output_layer": variant.rule.output_layer, "vocab_size": variant.rule.replace}
+    asked = {key: value for key, value in wanted.items() if getattr(model, key) is not None and getattr(model, key) != value}
+    return [f"model.{key}={'null' if value is None else value}" for key, value in asked.items()]
+
+
+def _exported(recipe: Recipe, number: int) -> list[int]:
+    """So many steps of a run, evenly from its beginning to its last."""
+    total = arithmetic.total_steps(recipe)
+    every = math.ceil(total / number)
+    return [*range(every, total, every), total]
+
+
+def _schedule(built: _Stages, name: str) -> tuple[str, list[str], Recipe]:
+    """Name, overrides and result of the recipe."""
     project = built.loaded.project
     training, machine = project.training, project.machine
-    name = training.recipe
     if name.endswith((".yaml", ".yml")):
         name = built.path(name).strip("'")
     words = [
@@ -436,15 +497,10 @@ def _schedule(built: _Stages, *, num_checkpoints: int) -> tuple[str, list[str], 
     total = _budget(training, recipe)
     if total is not None:
         words += [f"schedule.max_steps={total}", *(f"schedule.{key}=null" for key in ("train_tokens", "epochs"))]
-        if training.recipe == _OWN_RECIPE:
+        if name == _OWN_RECIPE:
             words.append(f"schedule.warmup_steps={max(1, total // _WARMUP_SHARE) if total > 1 else 0}")
     words += training.overrides
-    recipe = _composed(built, name, words)
-    if recipe.schedule.epochs is not None:
-        return name, words, []
-    total = arithmetic.total_steps(recipe)
-    every = math.ceil(total / num_checkpoints)
-    return name, [*words, f"run.checkpoint_every_steps={every}"], [*range(every, total, every), total]
+    return name, words, _composed(built, name, words)
 
 
 def _composed(built: _Stages, name: str, words: Sequence[str]) -> Recipe:

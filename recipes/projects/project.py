@@ -22,10 +22,11 @@ from recipes.rules.schema import build_from_mapping, raise_all
 SMOLLM2, TINY = "smollm2", "tiny"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
-_MATERIAL = {
+MATERIAL = {
     "helper": "--helper",
     "encoder": "--encoder",
     "word_vectors": "--vectors",
+    "source_word_vectors": "--source-vectors",
     "dictionary": "--dictionary",
     "parallel": "--parallel",
 }
@@ -163,7 +164,7 @@ def _number_problems(project: Project) -> Iterator[str]:
         "machine.memory_gib": machine.memory_gib,
         "machine.hours": machine.hours,
         "machine.links": machine.links,
-        **{f"languages.{code}.share": language.share for code, language in project.languages.items()},
+        **{f"languages.{code}.{key}": getattr(given, key) for code, given in project.languages.items() for key in ("share", "sentences")},
         **{f"vocabulary.{name}.{key}": getattr(given, key) for name, given in project.vocabulary.items() for key in ("replace", "expand")},
     }
     for key, value in positive.items():
@@ -240,7 +241,7 @@ def _method_problems(project: Project, key: str, method: str, also: Sequence[str
         yield f"{key} names {method}; did you mean {near}? The methods are {', '.join((*also, *METHODS))}"
         return
     for need in METHODS[method].needs:
-        if (option := _MATERIAL.get(need)) and option not in project.transfer.options.split():
+        if (option := MATERIAL.get(need)) and option not in project.transfer.options.split():
             yield f"{key} names {method}, which needs {option}; give it in transfer.options, for example {option} PATH"
 
 

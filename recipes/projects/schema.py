@@ -21,6 +21,7 @@ class Language:
     corpora: tuple[str, ...] = ()  # published corpora by the names of `data_prep.collect --list`, such as cc100_sl
     heldout: tuple[str, ...] = ()  # one file to measure on, which no stage trains on; without it heldout_share is held out
     heldout_share: float = 0.01  # share of the tokens, by whole documents, that no stage trains on, where no file is given
+    sentences: int | None = None  # so many sentences, drawn by the seed, in place of all text
     share: float = 1.0  # part of the training text, in proportion to those of the other new languages
 
 
@@ -72,6 +73,7 @@ class Training:
     checkpoints: int = 2  # how many are exported and measured on the way, the last among them
     overrides: tuple[str, ...] = ()  # more key=value for the recipe
     lapt: bool = True  # train the source's own vocabulary alike, to which every gain is compared (LAPT)
+    lapt_recipe: str | None = None  # recipe of that training where a paper has another one; by default the same
 
 
 @dataclass(frozen=True)
