@@ -17,7 +17,7 @@ from common.plain_files import write_text
 from recipes.projects.project import load_project
 from recipes.projects.template import Answers, project_text, recipe_text
 
-_TOKENS = {"cpu": 200_000, "gpu": 50_000_000}  # of each training: minutes on two cores, hours on one GPU
+_TOKENS = {"cpu": 20_000, "gpu": 50_000_000}  # of each training: minutes on two cores, hours on one GPU
 _VOCABULARY = ("expand", 2000)
 _MOST_PROCESSES = 2  # on a CPU, each of which holds the model and the optimizer's state
 

@@ -348,15 +348,17 @@ def _new(texts: Mapping[str, str], source_language: str) -> str:
     return " ".join(text for code, text in texts.items() if code != source_language)
 
 
-def material_for(options: str, methods: Sequence[str]) -> list[str]:
-    """The options without the material that none of some methods reads, which would be refused."""
+def _material_for(built: _Stages, methods: Sequence[str]) -> list[str]:
+    """The options without the material that none of some methods reads, which would be refused; paths as all paths of the file."""
     used = {flag for need, flag in MATERIAL.items() if any(need in METHODS[method].uses for method in methods)}
     words: list[str] = []
-    is_read = True
-    for word in options.split():
-        if word.startswith("--"):
-            is_read = word in used or word not in MATERIAL.values()
-        words += [word] if is_read else []
+    flag = ""
+    for word in built.loaded.project.transfer.options.split():
+        is_flag = word.startswith("--")
+        flag = word if is_flag else flag
+        is_path = flag in MATERIAL.values() and not is_flag and word != _HELPER
+        if flag in used or flag not in MATERIAL.values():
+            words.append(built.path(word) if is_path else word)
     return words
 
 
@@ -372,7 +374,7 @@ def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, 
         words.append(f"--text {_new(texts, project.source_language)} --document-separator {project.text.separator or 'line'}")
     if given.output_layer:
         words.append(f"--output-layer {given.output_layer}")
-    return " ".join([*words, *material_for(project.transfer.options, methods)])
+    return " ".join([*words, *_material_for(built, methods)])
 
 
 def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant: Variant) -> list[tuple[str, str]]:

@@ -60,11 +60,6 @@ class LoadedProject:
         return "hub"
 
 
-def is_project(content: object) -> bool:
-    """Whether a YAML file is a project and not a whole pipeline."""
-    return isinstance(content, Mapping) and "stages" not in content and not {"languages", "source"}.isdisjoint(content)
-
-
 def load_project(path: Path, overrides: Sequence[str] = ()) -> LoadedProject:
     """The project of a YAML file.
 
@@ -255,7 +250,10 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
         for name, written in project.evaluation.texts.items():
             yield from _text_problems(loaded, f"evaluation.texts.{name}", written)
         yield from _source_problems(loaded)
+    options = project.transfer.options.split()
+    material = [("transfer.options", path) for flag, path in zip(options, options[1:]) if flag in MATERIAL.values()]
     single = [
+        *material,
         ("text.corpora_dir", project.text.corpora_dir),
         ("evaluation.data", project.evaluation.data),
         ("evaluation.prompts", project.evaluation.prompts),

@@ -1,0 +1,312 @@
+"""Project files: which stages follow from them, what is refused before anything runs, and what is said about their keys."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.command import arguments_of
+from conversion import transfer
+from conversion.embeddings.arguments import take_recommended
+from recipes import explain, init, run
+from recipes.pipelines.checks import task_problems
+from recipes.pipelines.file import Pipeline, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.projects.expand import eject_text, expand_project
+from recipes.projects.explained import find, keys
+from recipes.projects.project import load_project
+from tests.processes import ROOT
+
+PROJECTS = ROOT / "recipes" / "projects"
+BUNDLED = sorted(path.stem for path in PROJECTS.glob("*.yaml"))
+PAPERS = ("gams", "low_resource", "ofa", "sava")  # of files that a user has to bring
+VECTORS = "transfer.options=--vectors {}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a model's folder and texts."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for name in ("sl.txt", "en.txt", "held.txt", "a.pdf"):
+        (tmp_path / name).write_text("Prvi stavek.\nDrugi stavek.\n", encoding="utf-8")
+    return tmp_path
+
+
+def write(place: Path, content: dict[str, Any] | str) -> Path:
+    path = place / "slovene.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def usual(**changes: Any) -> dict[str, Any]:
+    return {"source": "model", "languages": {"sl": "sl.txt", "en": "en.txt"}, **changes}
+
+
+def checked(mapping: dict[str, Any]) -> Pipeline:
+    """The pipeline, of which every command parses and every recipe is sound."""
+    pipeline = pipeline_from_mapping(mapping)
+    assert task_problems(pipeline, [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]) == []
+    return pipeline
+
+
+def commands(pipeline: Pipeline) -> dict[str, list[str]]:
+    return {stage: command_of(pipeline, task)[2:] for stage in pipeline.stages for task in tasks_of(pipeline, stage)}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_every_bundled_project_is_a_sound_pipeline(name: str, tmp_path: Path) -> None:
+    vectors = tmp_path / "words.vec"
+    vectors.touch()
+    tiny = ["size=tiny", VECTORS.format(vectors)] if name == "ofa" else ["size=tiny"]
+    for overrides in [tiny] if name in PAPERS else [[], tiny]:
+        checked(expand_project(PROJECTS / f"{name}.yaml", overrides=[*overrides, f"machine.work_dir={tmp_path / 'out'}"]))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_papers_project_is_a_sound_pipeline_once_its_files_are_there(name: str, tmp_path: Path) -> None:
+    text = (PROJECTS / f"{name}.yaml").read_text(encoding="utf-8")
+    for folder in ("eval_data", "corpora", "minerva-3b", "glot500-m", "colexnet.wv"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    checked(expand_project(tmp_path / f"{name}.yaml"))
+
+
+def test_the_usual_stages(place: Path) -> None:
+    pipeline = checked(expand_project(write(place, usual(vocabulary={"replace": 300}, transfer=["mean", "focus"]))))
+    words = commands(pipeline)
+    assert list(words) == [
+        *("clean_sl", "split_sl", "text_sl", "clean_en", "split_en", "text_en", "tokenizer"),
+        *("start_mean", "nemo_mean", "data_vocabulary_sl", "data_vocabulary_en", "train_mean", "export_mean_122", "export_mean_244"),
+        *("start_focus", "nemo_focus", "train_focus", "export_focus_122", "export_focus_244"),
+        *("start_source", "nemo_source", "data_source_sl", "data_source_en", "train_source", "export_source_244"),
+        *("verify", "evaluate", "report", "intervals", "vocabularies"),
+    ]
+    root = pipeline.root
+    # No stage that learns from text reads what was held out, and what is near to it is gone.
+    assert words["text_sl"] == shlex.split(
+        f"data_prep.dedup --input sl={root}/text/sl/split/train --against {root}/text/sl/split/validation --output {root}/text/sl/unique"
+    )
+    for stage, given in words.items():
+        if stage not in ("text_sl", "text_en", "evaluate", "vocabularies"):
+            assert not any("validation" in word for word in given if not word.startswith("--validation-share"))
+    assert "--text" not in words["start_mean"] and f"{root}/text/sl/unique/text" in words["start_focus"]
+    # The source's own vocabulary is trained alike.
+    mean, source = (set(words[f"train_{name}"][3:-2]) for name in ("mean", "source"))
+    assert {word.partition("=")[0] for word in mean ^ source} == {"model.checkpoint", "data.train", "run.checkpoint_every_steps"}
+    assert "data.weights=[0.9,0.1]" in mean & source
+    assert words["intervals"][words["intervals"].index("--baseline") + 1] == "source-244"
+
+
+def test_what_a_comparison_finds_is_transferred(place: Path) -> None:
+    words = commands(checked(expand_project(write(place, usual()))))
+    assert words["start_best"][words["start_best"].index("--method-from") + 1] == words["compare"][-1]
+    assert words["compare"][words["compare"].index("--methods") + 1 :][:4] == ["mean", "merge", "align", "focus"]
+
+
+def test_the_recommended_method_gets_its_material_alone(tmp_path: Path) -> None:
+    def taken(*more: str, method: str | None = "mean") -> Any:
+        (tmp_path / "comparison.json").write_text(json.dumps({"recommendation": {"method": method}}))
+        words = ["--source", "s", "--tokenizer", "t", "--text", "x.txt", "--output", "o", "--method-from", str(tmp_path), *more]
+        arguments, _ = arguments_of(transfer.main, words)
+        namespace = type("Arguments", (), arguments)
+        take_recommended(namespace)  # type: ignore[arg-type]
+        return namespace
+
+    assert (taken().method, taken().text) == ("mean", None)
+    assert taken(method="focus").text == [Path("x.txt")]
+    assert taken("--vocabulary", "expand", "--new-tokens", "9").text is None  # with a tokenizer nothing is learned from text
+    with pytest.raises(ValueError, match="--method and --method-from both say how rows are made; give one of them"):
+        taken("--method", "mean")
+    with pytest.raises(ValueError, match="recommends None, which is no method; make the comparison again"):
+        taken(method=None)
+
+
+def test_budget_recipe_and_languages(place: Path) -> None:
+    (place / "own.yaml").write_text((ROOT / "recipes/conf/recipe/demo.yaml").read_text(), encoding="utf-8")
+    content = usual(
+        languages={"sl": {"texts": "sl.txt", "share": 3.0, "heldout": "held.txt"}, "hr": {"texts": "en.txt", "sentences": 5}},
+        vocabulary="keep",
+        training={"recipe": "own.yaml", "tokens": 3000, "batch": 2, "checkpoints": 1, "overrides": ["seed=7"]},
+        text={"clean": "none", "deduplicate": False},
+        machine={"processes": 2, "memory_gib": 4, "hours": 1.5},
+    )
+    mapping = expand_project(write(place, content))
+    words = commands(checked(mapping))
+    # 2 samples of 128 tokens a step; 3,000 tokens are 12 such steps. Two ranks take a sample each.
+    assert {"schedule.max_steps=12", "schedule.micro_batch_size=1", "data.weights=[0.75,0.25]", "seed=7"} < set(words["train_source"])
+    assert words["data_source_sl"][2] == str(place / "sl.txt") and "--sentences" in words["split_hr"] and "split_sl" not in words
+    assert mapping["resources"]["training"] == {"time_limit": "01:30:00", "memory_gib": 4, "kind": "gpu"}
+    assert set(mapping["paths"]) == {str(place / name) for name in ("model", "sl.txt", "en.txt", "held.txt", "own.yaml")}
+
+
+REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
+    "no keys": ("just text", "holds no keys; expected those of a project (source, languages"),
+    "no YAML": ("source: [", "is no valid YAML"),
+    "a key twice": ("source: a\nsource: b", "source"),
+    "no source": ({"languages": {"sl": "sl.txt"}}, "source is missing"),
+    "no languages": ({"source": "model"}, "languages is missing"),
+    "an unknown key": (usual(vocabluary={"expand": 5}), "unknown key vocabluary; the nearest known key is vocabulary"),
+    "an unknown key inside": (usual(training={"step": 5}), "unknown key training.step; the nearest known key is training.steps"),
+    "a wrong type": (usual(training={"steps": "many"}), "training.steps is 'many'; expected int"),
+    "a section that is none": (usual(machine=3), "machine is 3; expected a section with work_dir"),
+    "no such source": (usual(source="modle/x/y"), "source is modle/x/y, which is no folder"),
+    "a source without a config": (usual(source="."), "which has no config.json; expected a Hugging Face folder"),
+    "no such GGUF": (usual(source="m.gguf"), "source is m.gguf, which does not exist"),
+    "no such text": (usual(languages={"sl": "no.txt", "en": "en.txt"}), "languages.sl.texts names no.txt, which does not exist"),
+    "a text of another kind": (usual(languages={"sl": "a.pdf"}), "languages.sl.texts names a.pdf, which is of an unknown kind"),
+    "no such held-out text": (usual(languages={"sl": {"texts": "sl.txt", "heldout": "h.txt"}}), "languages.sl.heldout names h.txt"),
+    "two held-out texts": (
+        usual(languages={"sl": {"texts": "sl.txt", "heldout": ["held.txt", "en.txt"]}}),
+        "languages.sl.heldout names 2 files; expected one",
+    ),
+    "no texts": (usual(languages={"sl": {}}), "languages.sl has neither texts nor corpora"),
+    "no language": (usual(languages={"qq": "sl.txt"}), "languages.qq names no language; expected a code of ISO 639"),
+    "no new language": (usual(languages={"en": "en.txt"}), "languages has no new language; expected one beside en"),
+    "an unknown corpus": (usual(languages={"sl": {"corpora": "cc10_sl"}}), "names cc10_sl; did you mean cc100_sl?"),
+    "a share of all": (
+        usual(languages={"sl": {"texts": "sl.txt", "heldout_share": 1.0}}),
+        "languages.sl.heldout_share is 1; expected a share above 0 and below 0.5",
+    ),
+    "an unknown cleaning": (usual(text={"clean": "strong"}), "text.clean is 'strong'; expected none, light, standard, web"),
+    "two kinds": (usual(vocabulary={"expand": 5, "replace": 300}), "vocabulary.vocabulary has replace and expand; expected one of"),
+    "no kind": (usual(vocabulary={"a": {"kind": "bpe"}}), "vocabulary.a has none of its kinds; expected one of replace, expand, keep"),
+    "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.vocabulary.replace is -5; expected more than 0"),
+    "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.vocabulary.tokenizer is tok, which does not exist"),
+    "a kept vocabulary with methods": (
+        usual(vocabulary={"keep": True, "methods": "mean"}),
+        "says how new tokens are made, but keep adds none",
+    ),
+    "an unknown method": (usual(transfer="focsu"), "transfer.methods names focsu; did you mean focus?"),
+    "a method without its material": (
+        usual(transfer="sava"),
+        "transfer.methods names sava, which needs --helper; give it in transfer.options",
+    ),
+    "two budgets": (usual(training={"steps": 5, "tokens": 5}), "training.tokens and training.steps both say how long to train"),
+    "replay without text": (usual(languages={"sl": "sl.txt"}, training={"replay": 0.2}), "but languages.en has no texts to replay"),
+    "too much replay": (usual(training={"replay": 1.0}), "training.replay is 1; expected a share from 0 to less than 1"),
+    "an unknown recipe": (usual(training={"recipe": "gams/fcous"}), "there is no recipe gams/fcous; did you mean gams/focus?"),
+    "no such recipe file": (usual(training={"recipe": "own.yaml"}), "training.recipe is own.yaml, which does not exist"),
+    "an unknown override": (usual(training={"overrides": "schedule.max_step=3"}), "unknown key schedule.max_step"),
+    "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl is called as a language"),
+    "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
+    "an unknown device": (usual(machine={"device": "tpu"}), "machine.device is 'tpu'; expected cpu, gpu"),
+    "no process": (usual(machine={"processes": 0}), "machine.processes is 0; expected more than 0"),
+    "the checkout as its output": (usual(machine={"work_dir": str(ROOT)}), "machine.work_dir is"),
+    "braces in a path": (usual(machine={"work_dir": "a{b}"}), "has braces, which a pipeline takes for a reference"),
+    "a name that is none": (usual(name="a b"), "name is 'a b'; expected letters, digits"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_files_are_refused_before_anything_runs(case: str, place: Path) -> None:
+    content, sentence = REFUSED[case]
+    path, before = write(place, content), sorted(place.rglob("*"))
+    with pytest.raises(ValueError) as refused:
+        run.main([str(path)])
+    assert sentence in str(refused.value)
+    assert sorted(place.rglob("*")) == before
+
+
+def test_all_that_is_wrong_is_said_at_once(place: Path) -> None:
+    path = write(place, usual(transfer="focsu", text={"clean": "strong"}, machine={"processes": 0}))
+    with pytest.raises(ValueError, match=r"3 problems:\n  - text\.clean .*\n  - machine\.processes .*\n  - transfer\.methods "):
+        load_project(path)
+
+
+def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.parent)
+    loaded = load_project(write(place, usual()), ["machine.work_dir=out", "training.steps=7", "transfer=[mean]"])
+    assert (loaded.work_dir, loaded.project.training.steps, loaded.project.transfer.methods) == (place.parent / "out", 7, ("mean",))
+    for override, sentence in {
+        "steps": "not of the form key=value",
+        "source.x=1": "sets a key within source, which the file gives as",
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            load_project(place / "slovene.yaml", [override])
+    with pytest.raises(ValueError, match=r"is for a project, and .* is a pipeline"):
+        run.main([str(ROOT / "recipes/pipelines/bundled/demo.yaml"), "seed=1"])
+
+
+def test_the_ejected_pipeline_is_the_same(place: Path) -> None:
+    path = write(place, usual())
+    assert run.main([str(path), "--eject", str(place / "whole.yaml")]) == 0
+    text = (place / "whole.yaml").read_text(encoding="utf-8")
+    assert text == eject_text(path) and text.count("  # ") >= 15
+    assert pipeline_from_mapping(yaml.safe_load(text)) == pipeline_from_mapping(expand_project(path))
+    with pytest.raises(ValueError, match=r"whole\.yaml exists; remove it or choose another name for --eject"):
+        run.main([str(path), "--eject", str(place / "whole.yaml")])
+
+
+def test_checkpoints_that_nothing_needs_go_unless_they_are_to_stay(place: Path) -> None:
+    cleaned = ["clean_sl", "clean_en"]
+    for keep, expected in ((True, cleaned), (False, [*cleaned, "nemo_best", "train_best", "nemo_source", "train_source"])):
+        pipeline = pipeline_from_mapping(expand_project(write(place, usual(machine={"keep": keep}))))
+        gone = [name for name, stage in pipeline.stages.items() if not stage.keep]
+        assert gone == expected
+        readers = {need.stage for stage in pipeline.stages for task in tasks_of(pipeline, stage) for need in needs_of(pipeline, task)}
+        assert set(gone) <= readers
+
+
+def test_init_writes_a_sound_file(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(place)
+    words = ["--source", "model", "--language", "sl=sl.txt", "en=en.txt", "--heldout", "sl=held.txt"]
+    for more in ([], ["--vocabulary", "replace=300"], ["--vocabulary", "keep"]):
+        (place / "sl.yaml").unlink(missing_ok=True)
+        assert init.main(["sl.yaml", *words, *more]) == 0
+        text = (place / "sl.yaml").read_text(encoding="utf-8")
+        assert all("#" in line for line in text.splitlines() if not line.endswith(":")) and len(text.splitlines()) <= 25
+        checked(expand_project(place / "sl.yaml"))
+    for wrong, sentence in {
+        ("sl.yaml", *words): "sl.yaml exists; remove it or choose another name",
+        ("b.yaml", "--source", "model"): "--language is missing; give it, or answer on a terminal",
+        ("b.yaml", "--source", "model", "--language", "sl.txt"): "--language sl.txt is not of the form CODE=PATH",
+        (
+            "b.yaml",
+            "--source",
+            "model",
+            "--language",
+            "sl=no.txt",
+        ): "b.yaml cannot run: languages.sl.texts names no.txt, which does not exist",
+        ("b.yaml", *words, "--vocabulary", "grow=3"): "--vocabulary is 'grow=3'; expected expand=N, replace=N or keep",
+        ("b.txt", *words): "the file b.txt is called as no YAML file",
+    }.items():
+        with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
+            init.main(list(wrong))
+        assert not (place / "b.yaml").exists()
+
+
+def test_init_asks_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    answers = iter(["", "model", "sl=sl.txt", "en.txt"])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    monkeypatch.setattr("recipes.init._is_asked", lambda: True)
+    assert init.main([]) == 0
+    assert list(load_project(place / "project.yaml").project.languages) == ["sl", "en"]
+
+
+def test_a_recipe_of_ones_own_is_sound(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    assert init.main(["--recipe"]) == 0
+    assert all("#" in line for line in (place / "recipe.yaml").read_text().splitlines() if not line.endswith(":"))
+    checked(expand_project(write(place, usual(training={"recipe": "recipe.yaml"}))))
+
+
+def test_every_key_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, key in keys().items():
+        assert (find(name) == key and len(key.meaning) > 5 and key.default is not None) or name in ("source", "languages"), name
+        assert key.example or name in ("text", "transfer", "training", "evaluation", "machine"), name
+    assert explain.main(["languages.sl.texts", "replay", "schedule.learning_rate"]) == 0
+    told = capsys.readouterr().out
+    assert "languages.CODE.texts\n  files or folders of text" in told and "training.replay" in told and "(of a recipe)" in told
+    assert explain.main([]) == 0 and explain.main(["--recipe"]) == 0
+    for word, sentence in {
+        "heldot": "there is no key heldot; the nearest is heldout",
+        "texts": "several sections have a key texts: languages.CODE.texts, evaluation.texts",
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            explain.main([word])
