@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from data_prep import train_tokenizer
+from data_prep.reading.documents import read_documents
 from recipes import run
 from tests.processes import ROOT
 
@@ -29,8 +29,7 @@ def test_what_is_held_out_is_in_no_text_that_is_trained_on(tmp_path: Path) -> No
 
     def texts(folder: str) -> list[str]:
         files = (tmp_path / "slovene_output" / "text" / "sl" / folder).rglob("*.jsonl*")
-        opened = [gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") for path in files]
-        return [json.loads(line)["text"] for file in opened for line in file]
+        return [document.text for path in files for document in read_documents(path)]
 
     held_out, trained = texts("split/validation"), texts("unique/text")
     assert 10 < len(held_out) < 80 and len(trained) > 100
