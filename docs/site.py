@@ -29,6 +29,7 @@ def on_files(files: Any, config: Any) -> Any:
         helps = dict(zip(known, pool.map(help_of, known), strict=True))
     pages = {f"reference/{stage}.md": stage_page(stage, {c: text for c, text in helps.items() if c.stage == stage}) for stage in STAGES}
     pages["reference/recipe_keys.md"] = recipe_keys_page()
+    pages["reference/project_keys.md"] = project_keys_page()
     pages["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
@@ -66,6 +67,14 @@ def stage_page(stage: str, helps: dict[Command, str]) -> str:
     for command, text in helps.items():
         parts.append(f"## {command.name}\n\n{command.summary}\n\n" + "".join(f"    {line}\n" for line in text.splitlines()))
     return "\n\n".join(parts)
+
+
+def project_keys_page() -> str:
+    """Every key of a project file with default and meaning."""
+    from recipes.projects.explained import keys
+
+    rows = "\n".join(f"| `{name}` | {key.default or ''} | {key.meaning.replace('|', '&#124;')} |" for name, key in keys().items())
+    return f"# Keys of a project\n\nAs `scion explain` prints them.\n\n| key | default | what it is |\n|---|---|---|\n{rows}\n"
 
 
 def recipe_keys_page() -> str:
