@@ -46,6 +46,19 @@ def last_piece_method(inputs: TransferInputs) -> RowPlan:
     weights = sparse.csr_matrix((np.ones(len(ids)), (np.arange(len(ids)), places)), shape=(len(ids), len(inputs.source)))
     return plan_rows(inputs, ids, weights, fallback="random")
 '''
+FILTER = '''
+
+@dataclass(frozen=True)
+class FewDifferentWords(Filter):
+    """Drops texts that say few different words."""
+
+    minimum_share: float = 0.5
+
+    def reason(self, text: Text) -> str | None:
+        """See `Filter`."""
+        share = len(set(text.words)) / max(1, len(text.words))
+        return f"{share:.2f} of the words are different" if share < self.minimum_share else None
+'''
 METRIC = '''"""Toy metric."""
 
 
@@ -196,3 +209,13 @@ def test_thresholds_of_a_language(copy: Path, tmp_path: Path) -> None:
     corpus = ("--input", f"text={copy / 'recipes/demo_text/sl.heldout.txt'}", "--language", "sl")
     run(copy, "data_prep.clean", *corpus, "--filters", tmp_path / "sl.yaml", "--output", tmp_path / "clean")
     assert json.loads((tmp_path / "clean/scion.json").read_text())["stage"] == "data_prep.clean"
+
+
+def test_a_filter(copy: Path, tmp_path: Path) -> None:
+    with open(copy / "data_prep/cleaning/document_rules.py", "a") as file:
+        file.write(FILTER)
+    (tmp_path / "mine.yaml").write_text("base: none\nrules: {says little: {filter: FewDifferentWords, minimum_share: 0.6}}\n")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("da da da ne", "vse je drugače", "da da ne")))
+    run(copy, "data_prep.clean", "--input", f"c={tmp_path / 'in.jsonl'}", "--filters", tmp_path / "mine.yaml", "--output", tmp_path / "out")
+    (removed,) = [json.loads(line) for line in (tmp_path / "out/removed/c/00000_in.jsonl").read_text().splitlines()]
+    assert (removed["line"], removed["reason"], removed["detail"]) == (1, "says little", "0.50 of the words are different")

@@ -22,10 +22,8 @@ from data_prep.cleaning import text_hygiene
 TABLE_SIZE = 0x30000  # code points in the tables; those behind are ideographs, or nothing
 # What a code point is.
 LETTER, DIGIT, SPACE, TERMINAL, CLOSING, UNSPACED, BULLET, UPPER = (1 << bit for bit in range(8))
-# What a text may need (REPEATED: lines that its corpus repeats may go); the groups of its trigger words follow from bit 16.
-LINE_END, CONTROL, INVISIBLE, FORM, SPACING, LEAD, FOLLOWER, HOLE, MARKUP, ADDRESS, NUMBER, CAPITAL, REPEATED = (
-    1 << bit for bit in range(13)
-)
+# What a text may need.
+LINE_END, CONTROL, INVISIBLE, FORM, SPACING, LEAD, FOLLOWER, HOLE, MARKUP, ADDRESS, NUMBER = (1 << bit for bit in range(11))
 LONG_LEAD = 1 << 8  # in the table of code points alone
 _TERMINAL = ".!?…。！？｡।॥؟۔።፧᙮։"
 _CLOSING = "\"'”“’‘»«›‹)]}」』）"
@@ -79,7 +77,7 @@ def dirt() -> NDArray[np.uint16]:
 
 
 def _dirt() -> NDArray[np.uint16]:
-    from data_prep.cleaning.mojibake import CAPITALS, FOLLOWERS, LEADS, LONG_LEADS
+    from data_prep.cleaning.mojibake import FOLLOWERS, LEADS, LONG_LEADS
 
     everything = "".join(map(chr, range(TABLE_SIZE)))
     bits = np.zeros(TABLE_SIZE, np.uint16)
@@ -95,7 +93,6 @@ def _dirt() -> NDArray[np.uint16]:
     bits[[ord(c) for c in LEADS]] |= LEAD
     bits[[ord(c) for c in LONG_LEADS]] |= LONG_LEAD
     bits[[ord(c) for c in FOLLOWERS]] |= FOLLOWER
-    bits[[ord(c) for c in CAPITALS]] |= CAPITAL
     bits[0xFFFD] |= HOLE
     return bits
 

@@ -1,4 +1,4 @@
-"""A document through the filters: repaired, lines that are not its own and personal data taken out, and measured against the rules.
+"""A document through the filters: repaired, lines that are not its own and personal data taken out, and asked the rules.
 
 What a text may need is found in one pass over its bytes (`Measurer.dirt`); most texts need next to nothing, and no expression is tried on those.
 """
@@ -7,47 +7,31 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-import xxhash
+from numpy.typing import NDArray
 
 from data_prep.cleaning import mojibake
-from data_prep.cleaning.code_pages import WRONG_PAGE
-from data_prep.cleaning.code_points import (
-    ADDRESS,
-    CAPITAL,
-    CONTROL,
-    FORM,
-    HOLE,
-    INVISIBLE,
-    LEAD,
-    LINE_END,
-    MARKUP,
-    NUMBER,
-    REPEATED,
-    SPACING,
-)
-from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, FilterSettings, Rule, limits, settings_for
-from data_prep.cleaning.line_rules import CONTAINS, WHOLE, begins_a_word, without_lines
-from data_prep.cleaning.line_search import LineSearch
+from data_prep.cleaning.code_pages import repair_code_page
+from data_prep.cleaning.code_points import ADDRESS, CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, MARKUP, NUMBER, SPACING
+from data_prep.cleaning.document_rules import Filter, Holes, SameText, Text, Texts, ngrams_of, refusals
+from data_prep.cleaning.filter_settings import FilterSettings, read_filters, settings_for
+from data_prep.cleaning.line_rules import without_lines
 from data_prep.cleaning.markup import without_markup
-from data_prep.cleaning.personal_data import masked, may_hold
+from data_prep.cleaning.personal_data import masked
 from data_prep.cleaning.text_hygiene import Step
-from data_prep.cleaning.text_measures import ANYTHING, NO_RULE, UNKNOWN, Measurer
-from data_prep.reading.blocks import Block
+from data_prep.cleaning.text_measures import Measurer
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
 PERSONAL, LINES = "personal data: ", "lines: "
 SAME_TEXT = "same text"
 _ASKS = {"line ends": LINE_END, "control characters": CONTROL, "invisible characters": INVISIBLE, "unicode form": FORM}
-_TOLD_APART = LEAD | ADDRESS | NUMBER | CAPITAL  # signs that mean nothing in most texts: these are looked at once more (`_left_of`)
 _SPACE = LINE_END | CONTROL | INVISIBLE | FORM | SPACING
-_PLACES = {name: place for place, name in enumerate(MEASURES)}
 Changed = Callable[[str, str, str], None]
 Taken = Callable[[str, list[str]], None]
 
@@ -62,100 +46,14 @@ class DocumentFilter:
 
     def __init__(self, filters: Mapping[str, Any], repeated: Set[int] = frozenset()) -> None:
         self._key = pickle.dumps(dict(filters))
-        self.settings, self._dirt = _prepared(self._key)
+        self.settings = _settings_of(self._key, None)
+        self._measurer = Measurer()
         self._repeated = repeated
-        self._search = self._line_search()
-        self._seen: set[int] = set()
-        self._repairs: dict[tuple[str, ...], int] = {}
+        self._same_text = (SameText(SAME_TEXT, self.settings.same_text),) if self.settings.same_text else ()
 
-    def dirt(self, data: bytes) -> int:
-        """What a text (UTF-8) may need, for `repair`; see `Measurer.dirt`."""
-        return self._dirt.dirt(data) | self._search.always | (LEAD if WRONG_PAGE.search(data) else 0)
-
-    def needs(self, block: Block, language: str | None, steps: Mapping[str, Step]) -> Iterator[int | tuple[str, str] | None]:
-        """For each document of a block what it may need, for `repair`; None where it surely stays as it is, reason and detail where it surely goes,
-        as `repair` and `refuses` would say.
-
-        A text that stays is remembered.  Asks for the next one when this one has been dealt with, since equal texts are told by the order.
-        """
-        rules, measurer = self._rules(language)
-        hard = self._of_repairs(steps)
-        if _asks_for_wrong_places(rules):
-            hard |= CAPITAL
-        judged = None
-        if hard != ANYTHING:
-            thresholds = limits(rules, self.settings.max_hole_share)
-            surely_hard = hard & ~(MARKUP | _TOLD_APART)
-            judged = measurer.judge(block.text, block.offsets, surely_hard, thresholds, measures=self.settings.same_text > 0)
-        if judged is None:
-            yield from map(self.dirt, block.texts())
-            return
-        dirt, refused, values = judged
-        self._search.found_of_all(block.text, block.offsets, hard & ~_TOLD_APART, dirt)
-        for found in WRONG_PAGE.finditer(block.text) if hard & LEAD else ():
-            dirt[np.searchsorted(block.offsets, found.start(), "right") - 1] |= LEAD
-        for number in np.flatnonzero(dirt & np.uint32(hard & _TOLD_APART)).tolist():
-            dirt[number] = self._left_of(int(dirt[number]), block.data(number), hard)
-        refused[dirt & np.uint32(hard | self._of_lines) != 0] = UNKNOWN
-        text, least = memoryview(block.text), self.settings.same_text
-        before = int(self.settings.max_hole_share is not None)  # the threshold of holes, as in `limits`; a text that has one is hard
-        of_each = (block.offsets[:-1], block.offsets[1:], refused, values, dirt)
-        for start, end, number, value, bits in zip(*(array.tolist() for array in of_each)):
-            if number == NO_RULE:
-                seen = False
-                if least and value >= least:
-                    digest = xxhash.xxh3_64_intdigest(text[start:end])
-                    seen = digest in self._seen
-                    self._seen.add(digest)
-                yield bits if seen else None
-            elif number >= before:
-                yield self._said(rules[number - before], value)
-            else:
-                yield bits
-
-    def _left_of(self, dirt: int, data: bytes, hard: int) -> int:
-        """What a text may need, without the signs of wrong decoding and of personal data that surely mean nothing."""
-        if dirt & LEAD and not mojibake.may_repair(data):
-            dirt &= ~LEAD
-        if dirt & CAPITAL and not mojibake.leftovers(data.decode()):
-            dirt &= ~CAPITAL
-        # Repairs may join the digits of a number, and without some lines other words stand before it.
-        changes = hard & (_SPACE | LEAD | MARKUP | HOLE) | self._of_lines
-        if dirt & (ADDRESS | NUMBER) and not dirt & changes and not may_hold(data, self.settings.personal_data):
-            dirt &= ~(ADDRESS | NUMBER)
-        return dirt
-
-    def may_repair(self, dirt: int, steps: Mapping[str, Step]) -> bool:
-        """Whether `repair` could do anything to a text."""
-        return dirt & (self._of_repairs(steps) | self._of_lines) != 0 or self._of_repairs(steps) == ANYTHING
-
-    def _of_repairs(self, steps: Mapping[str, Step]) -> int:
-        """The bits of what is repaired other than lines; `ANYTHING` where every text must be tried."""
-        if (names := tuple(steps)) not in self._repairs:
-            self._repairs[names] = self._bits_of_repairs(steps)
-        return self._repairs[names]
-
-    def _bits_of_repairs(self, steps: Mapping[str, Step]) -> int:
-        settings = self.settings
-        if any(not rule.triggers for rule in settings.lines) or not _ASKS.keys() >= set(list(steps)[:-1]):
-            return ANYTHING
-        bits = _SPACE | (LEAD if settings.mojibake else 0) | (MARKUP if settings.markup else 0)
-        return bits | (HOLE if settings.max_hole_share is not None else 0) | (ADDRESS | NUMBER if settings.personal_data else 0)
-
-    @cached_property
-    def _of_lines(self) -> int:
-        """The bits of rules about lines and phrases."""
-        return sum(self._dirt.group_bits.values()) | self._search.always
-
-    def _line_search(self) -> LineSearch:
-        bits, settings = self._dirt.group_bits, self.settings
-        rules = [rule for rule in settings.lines if rule.triggers]
-        whole = {bits[rule.name]: rule.phrases for rule in rules if rule.match == WHOLE}
-        contains: dict[int, Sequence[Sequence[str]]] = {bits[rule.name]: rule.groups for rule in rules if rule.match == CONTAINS}
-        contains |= {bits[f"phrases: {name}"]: [[phrase.lower() for phrase in phrases]] for name, phrases in settings.phrases.items()}
-        in_threes = sum(bits[rule.name] for rule in rules if rule.match == WHOLE and rule.run > 2)
-        max_words = (settings.repeated_lines or {}).get("max_words", math.inf)
-        return LineSearch(whole, contains, REPEATED, self._repeated, max_words, in_threes)
+    def dirt(self, text: bytes, offsets: NDArray[np.int64] | None = None) -> list[int]:
+        """What texts may need, for `repair`; see `Measurer.dirt`."""
+        return self._measurer.dirt(text, offsets).tolist()
 
     def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.
@@ -166,10 +64,10 @@ class DocumentFilter:
             changed: told of each step that changed something, its text before and after.
             taken: told of each kind of line and the lines that were taken.
         """
-        if self.settings.mojibake and dirt & LEAD and (repaired := mojibake.repair(text)) != text:
+        if self.settings.mojibake and (dirt & LEAD or repair_code_page(text) is not text) and (repaired := mojibake.repair(text)) != text:
             changed(MOJIBAKE, text, repaired)
             text = repaired
-            dirt = self.dirt(text.encode())
+            dirt = self.dirt(text.encode())[0]
         was = text
         *before, (last, white_space) = steps.items()
         for reason, step in before:
@@ -180,13 +78,11 @@ class DocumentFilter:
         if dirt & _SPACE or text is not was:
             text = _done(last, white_space, text, changed)
         if text is not was:
-            dirt |= self.dirt(text.encode())  # what was taken out may have parted a number or a phrase
+            dirt |= self.dirt(text.encode())[0]  # what was taken out may have parted a number
         was = text
-        if dirt & self._of_lines:
-            dirt = self._search.found(text.encode(), dirt)
-        refused = self._phrase(text, dirt)
+        refused = next((rule.name for rule in self.settings.phrases if rule.reason(Text(text)) is not None), None)
         text = self._lines(text, dirt, changed, taken)
-        if self.settings.personal_data and dirt & (ADDRESS | NUMBER) and may_hold(text.encode(), self.settings.personal_data):
+        if self.settings.personal_data and (dirt & (ADDRESS | NUMBER) or self._has_own_personal_data):
             hidden, found, dropped = masked(text, self.settings.personal_data, self.settings.replacement)
             if found:
                 # No sample of these: it would be the very thing that is to be kept out.
@@ -199,38 +95,20 @@ class DocumentFilter:
 
     def to_show(self, text: str) -> str:
         """A text, or a part of one, as it may be kept to be read: without the personal data that are not to stay, also where they come before that step."""
-        kinds = self.settings.personal_data
-        return masked(text, kinds, self.settings.replacement)[0] if kinds and may_hold(text.encode(), kinds) else text
+        return masked(text, self.settings.personal_data, self.settings.replacement)[0]
 
-    def refuses(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> tuple[str, str] | None:
-        """Reason and detail why a repaired text (UTF-8) does not pass the rules for its language, or was in the shard before; None where it passes."""
-        return next(self.reasons(data, language, dirt), None)
-
-    def reasons(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> Iterator[tuple[str, str]]:
-        """All of them, in the order in which they are asked."""
-        rules, measurer = self._rules(language)
-        words = 1_000_000.0
-        if rules or self.settings.same_text or self.settings.max_hole_share is not None:
-            measures = measurer.measure(data)
-            words = measures.words
-            if self.settings.max_hole_share is not None and measures.hole_share > self.settings.max_hole_share:
-                yield "holes", f"{measures.holes:.0f} of U+FFFD"
-            wrong = mojibake.leftovers(data.decode()) / max(words, 1) if dirt & CAPITAL and _asks_for_wrong_places(rules) else 0
-            values = (*measures, measures.ended_lines, wrong)  # as MEASURES names them
-            for rule in rules:
-                # Few values are beyond a threshold, so that is looked at before whether the rule asks.
-                value = values[_PLACES[rule.measure]]
-                if rule.refuses(value) and rule.asks(measures):
-                    yield self._said(rule, value)
-        if self.settings.same_text and words >= self.settings.same_text:
-            digest = xxhash.xxh3_64_intdigest(data)
-            if digest in self._seen:
-                yield SAME_TEXT, "was in this file before"
-            self._seen.add(digest)
-
-    @staticmethod
-    def _said(rule: Rule, value: float) -> tuple[str, str]:
-        return rule.name, f"{rule.measure} {value:.4g}"
+    def refusals(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[tuple[str, str] | None]:
+        """Reason and detail why repaired texts do not pass the rules for their languages, or were in the shard before; None where one passes."""
+        found: list[tuple[str, str] | None] = [None] * len(texts)
+        for language in dict.fromkeys(languages):
+            places = [place for place, of_text in enumerate(languages) if of_text == language]
+            rules, measurer, ngrams = _rules_of(self._key, language)
+            for place, refused in zip(places, refusals(rules, Texts([texts[place] for place in places], measurer, ngrams))):
+                found[place] = refused
+        left = [place for place, refused in enumerate(found) if refused is None]
+        for place, refused in zip(left, refusals(self._same_text, Texts([texts[place] for place in left], self._measurer, ngrams_of(())))):
+            found[place] = refused
+        return found
 
     def blocks(self, fields: Mapping[str, Any]) -> str | None:
         """The blocked site or address that a document is from; None if it is from none."""
@@ -248,58 +126,38 @@ class DocumentFilter:
             if line.strip() and not line.startswith("#")
         )
 
-    def _rules(self, language: str | None) -> tuple[tuple[Rule, ...], Measurer]:
-        return _rules_of(self._key, language)
-
-    def _phrase(self, text: str, dirt: int) -> str | None:
-        for name, phrases in self.settings.phrases.items():
-            if not dirt & self._dirt.group_bits[f"phrases: {name}"]:
-                continue
-            small = text.lower()  # a phrase of one word is known by its beginning (`_prepared`), one of several by a later word
-            if any(phrase in small if " " in phrase else begins_a_word(phrase, small) for phrase in map(str.lower, phrases)):
-                return name
-        return None
-
     def _lines(self, text: str, dirt: int, changed: Changed, taken: Taken) -> str:
-        rules = [rule for rule in self.settings.lines if not rule.triggers or dirt & self._dirt.group_bits[rule.name]]
         few = self.settings.max_hole_share
         holes = few is not None and dirt & HOLE != 0 and text.count("\ufffd") <= few * len(text)
-        repeated = self._repeated if dirt & REPEATED else frozenset()
-        if not (rules or holes or repeated):
+        if not (self.settings.lines or holes or self._repeated):
             return text
         max_words = (self.settings.repeated_lines or {}).get("max_words", math.inf)
-        left, gone = without_lines(text, rules, repeated=repeated, max_words=max_words, holes=holes)
+        left, gone = without_lines(text, self.settings.lines, repeated=self._repeated, max_words=max_words, holes=holes)
         for name, lines in gone.items():
             changed(LINES + name, "\n".join(lines), "")
             taken(LINES + name, lines)
         return left
 
+    @cached_property
+    def _has_own_personal_data(self) -> bool:
+        """Whether a pattern is not of the built-in ones, which find numbers and addresses."""
+        built_in = {row["pattern"] for row in read_filters("standard")["personal_data"].values() if isinstance(row, dict)}
+        return not {kind.pattern.pattern for kind in self.settings.personal_data} <= built_in
+
 
 # Shards of one run have the same settings: to make these again for each of many small files would take longer than the files.
-@lru_cache(maxsize=4)
-def _prepared(filters: bytes) -> tuple[FilterSettings, Measurer]:
-    """Settings, and what finds the texts that they may be for."""
-    settings = settings_for(pickle.loads(filters), None)
-    return settings, Measurer((), _triggers(settings))
-
-
-def _triggers(settings: FilterSettings) -> dict[str, Set[str]]:
-    """The words of which a text must have one before its lines and phrases are looked at."""
-    triggers: dict[str, Set[str]] = {rule.name: rule.triggers for rule in settings.lines if rule.triggers}
-    for name, phrases in settings.phrases.items():
-        # The first word of several may be the end of a longer one in a text, and is no beginning of a word there.
-        triggers[f"phrases: {name}"] = {max(phrase.split()[1:] or [phrase], key=len) + "*" for phrase in phrases}
-    return triggers
+@lru_cache(maxsize=256)
+def _settings_of(filters: bytes, language: str | None) -> FilterSettings:
+    return settings_for(pickle.loads(filters), language)
 
 
 @lru_cache(maxsize=256)
-def _rules_of(filters: bytes, language: str | None) -> tuple[tuple[Rule, ...], Measurer]:
-    settings = settings_for(pickle.loads(filters), language)
-    return settings.rules, Measurer(settings.stop_words, _triggers(settings))
-
-
-def _asks_for_wrong_places(rules: Sequence[Rule]) -> bool:
-    return any(rule.measure == WRONG_PLACES for rule in rules)
+def _rules_of(filters: bytes, language: str | None) -> tuple[tuple[Filter, ...], Measurer, tuple[int, int]]:
+    """The rules of a language, and what counts for them."""
+    settings = _settings_of(filters, language)
+    holes = () if settings.max_hole_share is None else (Holes("holes", "hole_share", max=settings.max_hole_share),)
+    rules = (*holes, *settings.rules)
+    return rules, Measurer(settings.stop_words), ngrams_of(rules)
 
 
 def _lines_of(path: Path) -> list[str]:

@@ -6,31 +6,25 @@ words and rules that differ in a language, so a new language is configuration.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from common.plain_files import literal_loader, read_yaml
 from data_prep.cleaning import setting_values
+from data_prep.cleaning.document_rules import MEASURES, Filter, Phrases, Threshold, filter_classes
 from data_prep.cleaning.language_filter import SCRIPTS
 from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
 from data_prep.cleaning.scores import ScoreRule, score_rule
-from data_prep.cleaning.text_measures import LIMITS, NOTHING, Measures
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, plain_code, short_code
 
 FOLDER = Path(__file__).with_name("filters")
 NONE = "none"
 BUILT_IN = (NONE, *sorted(path.stem for path in FOLDER.glob("*.yaml")))
-WRONG_PLACES = "wrong_places"
-MEASURES = (*Measures._fields, "ended_lines", WRONG_PLACES)
 _EMPTY: dict[str, Any] = {
     "mojibake": False,
     "markup": False,
@@ -54,53 +48,6 @@ _REPLACEMENT = "[{kind}]"
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A threshold: texts of at least `from_words` words and `from_lines` lines whose measure is above `max` or below `min` go.
-
-    Attributes:
-        unless: a text that this one does not refuse is not asked.
-        needs_stop_words: not asked in a language without a list of them.
-    """
-
-    name: str
-    measure: str
-    max: float | None
-    min: float | None
-    from_words: int = 0
-    from_lines: int = 0
-    unless: Rule | None = None
-    needs_stop_words: bool = False
-
-    def asks(self, measures: Measures) -> bool:
-        """Whether a text is long enough, and nothing speaks for it."""
-        if measures.words < self.from_words or measures.lines < self.from_lines:
-            return False
-        return self.unless is None or self.unless.refuses(getattr(measures, self.unless.measure))
-
-    def refuses(self, value: float) -> bool:
-        """Whether the value is beyond the threshold; a value equal to it is not."""
-        return (self.max is not None and value > self.max) or (self.min is not None and value < self.min)
-
-
-def limits(rules: Sequence[Rule], max_hole_share: float | None) -> NDArray[Any]:
-    """(num_limits,) `LIMITS`, the thresholds of rules and of holes for the compiled loops; `WRONG_PLACES` as if there were none."""
-    rows = (
-        [(MEASURES.index("hole_share"), NOTHING, max_hole_share, -math.inf, math.inf, -math.inf, 0, 0)]
-        if max_hole_share is not None
-        else []
-    )
-    for rule in rules:
-        measure = NOTHING if rule.measure == WRONG_PLACES else MEASURES.index(rule.measure)
-        unless = (NOTHING, math.inf, -math.inf) if rule.unless is None else (MEASURES.index(rule.unless.measure), *_sides(rule.unless))
-        rows.append((measure, unless[0], *_sides(rule), *unless[1:], rule.from_words, rule.from_lines))
-    return np.array(rows, LIMITS)
-
-
-def _sides(rule: Rule) -> tuple[float, float]:
-    return math.inf if rule.max is None else rule.max, -math.inf if rule.min is None else rule.min
-
-
-@dataclass(frozen=True)
 class FilterSettings:
     """What a whole, checked YAML says, for one language."""
 
@@ -110,11 +57,11 @@ class FilterSettings:
     same_text: int
     lines: tuple[LineRule, ...]
     repeated_lines: dict[str, float] | None
-    phrases: dict[str, tuple[str, ...]]
+    phrases: tuple[Phrases, ...]
     blocked_urls: dict[str, Any] | None
     personal_data: tuple[Kind, ...]
     replacement: str
-    rules: tuple[Rule, ...]
+    rules: tuple[Filter, ...]
     stop_words: tuple[str, ...]
     scores: tuple[ScoreRule, ...] = ()
 
@@ -168,10 +115,10 @@ def _require_known_rules(path: Path, base: str, known: set[str], given: Mapping[
         for name, part in languages.items()
         if isinstance(part, dict) and isinstance(part.get("rules"), dict)
     }
-    known = known | {name for name, row in parts["rules"].items() if isinstance(row, dict) and "measure" in row}
+    known = known | {name for name, row in parts["rules"].items() if isinstance(row, dict) and {"measure", "filter"} & set(row)}
     for where, rules in parts.items():
         for name, row in rules.items():
-            if name not in known and isinstance(row, dict) and row and "measure" not in row:
+            if name not in known and isinstance(row, dict) and row and not {"measure", "filter"} & set(row):
                 close = get_close_matches(str(name), known, 1)
                 meant = f"did you mean {close[0]}?" if close else "a new rule names its measure"
                 raise ValueError(f"{path}, {where}: {name} has no measure and is no rule of {base}; {meant}")
@@ -205,7 +152,7 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
         _blocked_urls(merged["blocked_urls"]),
         kinds_of(personal),
         replacement,
-        tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
+        tuple(rule for rule in rules if stop_words or not getattr(rule, "needs_stop_words", False)),
         stop_words,
         _scores(merged["scores"] or {}),
     )
@@ -261,7 +208,32 @@ def close_groups(whole: Mapping[str, Any]) -> Groups:
     return {name: group for name, group in groups.items() if group}
 
 
-def _rule(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Rule:
+def _rule(name: str, row: Any) -> Filter:
+    return _own_filter(name, row) if isinstance(row, dict) and "filter" in row else _threshold(name, row)
+
+
+def _own_filter(name: str, row: Mapping[str, Any]) -> Filter:
+    """A filter of a class of `document_rules`, whose fields the row sets."""
+    where, known = f"rules: {name}", filter_classes()
+    if row["filter"] not in known:
+        raise ValueError(f"{where} asks for the filter {row['filter']!r}; the known ones are {', '.join(known)}")
+    kinds = {field.name: field.type for field in fields(known[row["filter"]]) if field.name != "name"}
+    setting_values.mapping(where, row, {"filter", *kinds})
+    given = {key: _READERS[str(kinds[key])](f"{where}: {key}", value) for key, value in row.items() if key != "filter"}
+    return known[row["filter"]](name, **given)
+
+
+# Of a value of a filter's field, by the type that is written there.
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "float": setting_values.number,
+    "int": setting_values.count,
+    "bool": setting_values.switch,
+    "str": setting_values.text,
+    "tuple[str, ...]": setting_values.texts,
+}
+
+
+def _threshold(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Threshold:
     if not isinstance(row, dict) or set(row) - known or "measure" not in row:
         more = ", from_words: NUMBER, from_lines: NUMBER, unless: {measure: NAME, max or min: NUMBER}" if known is _RULE_KEYS else ""
         raise ValueError(f"rules: {name} is not of the form {{measure: NAME, max or min: NUMBER{more}}}, or false")
@@ -271,16 +243,15 @@ def _rule(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Rule:
     if not limits:
         raise ValueError(f"rules: {name} has neither max nor min; expected one of them")
     setting_values.require_in_order(f"rules: {name}", limits.get("min"), limits.get("max"))
-    unless = _rule(f"{name}: unless", row["unless"], known=_LIMIT_KEYS) if row.get("unless") else None
-    if unless is not None and unless.measure == WRONG_PLACES:
-        raise ValueError(
-            f"rules: {name}: unless asks for {WRONG_PLACES}, which is counted for the rules themselves alone; name another measure"
-        )
     least = {key: int(setting_values.number(f"rules: {name}: {key}", row.get(key, 0), 0) or 0) for key in ("from_words", "from_lines")}
-    return Rule(
-        name, row["measure"], limits.get("max"), limits.get("min"), **least, unless=unless,
+    return Threshold(
+        name,
+        row["measure"],
+        **limits,
+        **least,
+        unless=_threshold(f"{name}: unless", row["unless"], known=_LIMIT_KEYS) if row.get("unless") else None,
         needs_stop_words=setting_values.switch(f"rules: {name}: needs_stop_words", row.get("needs_stop_words")),
-    )  # fmt: skip
+    )
 
 
 def _repeated_lines(given: Any) -> dict[str, float] | None:
@@ -293,9 +264,9 @@ def _repeated_lines(given: Any) -> dict[str, float] | None:
     return {key: setting_values.number(f"repeated_lines: {key}", value, 0) or 0 for key, value in given.items()}
 
 
-def _phrases(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    found = {name: setting_values.texts(f"phrases: {name}", phrases) for name, phrases in given.items()}
-    return {name: phrases for name, phrases in found.items() if phrases}
+def _phrases(given: Mapping[str, Any]) -> tuple[Phrases, ...]:
+    found = [Phrases(name, setting_values.texts(f"phrases: {name}", phrases)) for name, phrases in given.items()]
+    return tuple(rule for rule in found if rule.phrases)
 
 
 def _scores(given: Mapping[str, Any]) -> tuple[ScoreRule, ...]:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.cleaning.code_points import folded
-from data_prep.cleaning.filter_settings import WRONG_PLACES, Rule, own_settings, settings_for
+from data_prep.cleaning.document_rules import Texts, Threshold
+from data_prep.cleaning.filter_settings import own_settings, settings_for
 from data_prep.cleaning.text_measures import Measurer
 
 LOOSER, BOTH = DIRECTIONS = ("looser", "both")
@@ -27,7 +28,7 @@ _DIGITS = 3
 class Fitted:
     """One rule on the reference: its threshold before and after, and the share of the documents that each takes."""
 
-    rule: Rule
+    rule: Threshold
     threshold: float
     share_before: float
     share_after: float
@@ -64,19 +65,18 @@ def fit(
     words = stop_words(texts)
     whole = {**filters, "languages": {**filters["languages"], language: {**own_settings(filters, language), "stop_words": words}}}
     settings = settings_for(whole, language)
-    measurer = Measurer(settings.stop_words)
-    measures = [measurer.measure(text.encode()) for text in texts]
+    measured = Texts(texts, Measurer(settings.stop_words))
     fitted = []
     for rule in settings.rules:
-        if rule.measure == WRONG_PLACES or (rule.max is not None and rule.min is not None):
+        if not isinstance(rule, Threshold) or rule.measure == "wrong_places" or (rule.max is not None and rule.min is not None):
             continue
-        values = np.sort(np.array([getattr(found, rule.measure) for found in measures if rule.asks(found)]))
+        values = np.sort(measured[rule.measure][rule.asked(measured)])
         if len(values):
             fitted.append(_fitted(rule, values, lost, direction))
     return words, fitted
 
 
-def _fitted(rule: Rule, values: np.ndarray, lost: float, direction: str) -> Fitted:
+def _fitted(rule: Threshold, values: np.ndarray, lost: float, direction: str) -> Fitted:
     """The threshold, of three figures and rounded to the side on which it takes less."""
     is_max = rule.max is not None
     before = rule.max if rule.max is not None else rule.min

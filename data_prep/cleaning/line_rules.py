@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import xxhash
+
 from data_prep.cleaning import setting_values
-from data_prep.cleaning.line_search import MARKS, line_hashes
+from data_prep.cleaning.document_rules import begins_a_word
 
 CONTAINS, WHOLE = MATCHES = ("contains", "whole")
 _PARTS = re.compile(r"\s*\|+\s*|\s+[»›•·]\s+|\t+")
 _PARTING = ("|", " » ", " › ", " • ", " · ", "\t")
 _KEYS = {"match", "phrases", "max_words", "run", "min_words", "unterminated"}
 _MAX_MENU = 300  # characters of a line
-_WORD = re.compile(r"[^\W_]+")
-_SHORTEST = 4  # letters of a word that menus are known by
-_LONG = re.compile(rf"[^\W_]{{{_SHORTEST}}}")
 _ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
 _CLOSING = "\"'”“’‘»«›‹)]"
 
@@ -53,15 +52,6 @@ class LineRule:
         """Those that a line may be."""
         return frozenset(self.groups[0]) if self.groups else frozenset()
 
-    @cached_property
-    def triggers(self) -> set[str]:
-        """Words one of which is in every line that the rule takes (with a `*`: begins one); none where it must look at every line."""
-        if self.min_words or self.unterminated or not self.groups:
-            return set()
-        longest = {max(_WORD.findall(phrase), key=len, default="") for phrase in self.groups[0]}
-        # The short words of a menu are those of any text; its longer ones tell it.
-        return {f"{word}*" for word in longest} if self.match == CONTAINS else {word for word in longest if len(word) >= _SHORTEST}
-
     def may_take(self, text: str) -> bool:
         """Whether it could take a line of a text in small letters: what every such line holds must be in the text."""
         if self.match == WHOLE or self.min_words or self.unterminated:
@@ -84,14 +74,6 @@ class LineRule:
             return False
         first, *others = self.groups
         return any(begins_a_word(phrase, line) for phrase in first) and all(any(phrase in line for phrase in group) for group in others)
-
-
-def begins_a_word(phrase: str, line: str) -> bool:
-    """Whether a phrase is in a line and no end of a longer word there: only the beginnings of words are looked up in texts (`triggers`)."""
-    at = line.find(phrase)
-    while at > 0 and phrase[:1].isalnum() and line[at - 1].isalnum():
-        at = line.find(phrase, at + 1)
-    return at >= 0
 
 
 def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:
@@ -118,10 +100,6 @@ def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:
         )  # fmt: skip
         if not (rule.groups or rule.min_words or rule.unterminated):
             raise ValueError(f"lines: {name} has no phrases; expected a list of them, or false to switch it off")
-        if short := [phrase for phrase in (groups[0] if rule.match == WHOLE and rule.run == 1 else ()) if not _LONG.search(phrase)]:
-            raise ValueError(
-                f"lines: the phrase {short[0]!r} of {name} has no word of {_SHORTEST} letters, by which it is looked for; leave it out"
-            )
         rules.append(rule)
     return tuple(rules)
 
@@ -149,23 +127,18 @@ def without_lines(
         max_words: none of those lines has so many spaces.
         holes: whether lines with U+FFFD go.
     """
-    if any(rule.match == CONTAINS for rule in rules):
-        lower = text.lower()
-        rules = [rule for rule in rules if rule.may_take(lower)]
+    lower = text.lower()
+    rules = [rule for rule in rules if rule.may_take(lower)]
     lines = text.split("\n")
-    small = [line.strip().lower() for line in lines] if repeated else []
+    small = [line.strip() for line in lower.split("\n")]
     # Nearly all texts keep all their lines, which is to be found out soon.
     hashes = _hashes_of_short(lines, small, max_words) if repeated else []
     if repeated.isdisjoint(hashes):
         repeated = frozenset()
+    if not (holes or repeated or any(rule.match == CONTAINS for rule in rules) or _has_marks(text)):
+        rules = [rule for rule in rules if not rule.phrases.isdisjoint(small)]
     if not (rules or holes or repeated):
         return text, {}
-    if not (holes or repeated or any(rule.match == CONTAINS for rule in rules) or _has_marks(text)):
-        phrases = frozenset().union(*(rule.phrases for rule in rules))
-        longest = max(map(len, phrases))
-        if phrases.isdisjoint(line.strip().lower() for line in lines if len(line) <= longest or line != line.strip()):
-            return text, {}
-    small = small or [line.strip().lower() for line in lines]
     full = [place for place, line in enumerate(small) if line]
     gone: dict[int, str] = {}
     menus = _like_menus(small, full, rules, parted=_has_marks(text))
@@ -196,8 +169,8 @@ HOLES, REPEATED = "lines with holes", "repeated lines"
 
 
 def _has_marks(text: str) -> bool:
-    """Whether there is a mark that parts menus; most texts lack its character, which is found sooner."""
-    return any(character in text for character in MARKS) and any(mark in text for mark in _PARTING)
+    """Whether there is a mark that parts menus."""
+    return any(mark in text for mark in _PARTING)
 
 
 def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineRule], *, parted: bool) -> set[int]:
@@ -242,6 +215,11 @@ def _hashes_of_short(lines: Sequence[str], small: Sequence[str], max_words: floa
     for place, hashed in zip(short, line_hashes([small[place] for place in short])):
         found[place] = hashed
     return found
+
+
+def line_hashes(lines: Sequence[str]) -> list[int]:
+    """64 bits of each line in small letters, digits aside: pages are numbered."""
+    return [xxhash.xxh3_64_intdigest(line) for line in _DIGITS.sub("0", "\n".join(lines)).encode().split(b"\n")]
 
 
 _DIGITS = re.compile(r"\d+")

@@ -9,19 +9,13 @@ wrong in part, and code pages of central Europe (ÄŤ for č) and Cyrillic are t
 from __future__ import annotations
 
 import codecs
-import ctypes
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from data_prep.cleaning.code_pages import repair_code_page
 
-from common import native
-from data_prep.cleaning.code_pages import WRONG_PAGE, repair_code_page
-
-SOURCE = Path(__file__).with_name("mojibake.c")
 _PAGES = ("cp1252", "cp1250", "latin-1", "iso8859-2", "cp1251", "cp1254")
 # What begins with C6 to CA is letters that hardly any text has, and in code pages these are the capitals Č, Ć, È, É of others.
 _LEAD_BYTES, _FOLLOWER_BYTES = (*range(0xC2, 0xC6), *range(0xCB, 0xF5)), range(0x80, 0xC0)
@@ -96,39 +90,6 @@ def repair(text: str) -> str:
             return text
         text = best[1]
     return text
-
-
-def may_repair(data: bytes) -> bool:
-    """Whether `repair` could change a text (UTF-8)."""
-    library = native.load(SOURCE)
-    return WRONG_PAGE.search(data) is not None or bool(library.may_repair(ctypes.byref(_compiled_pages()), data, ctypes.c_int64(len(data))))
-
-
-class _Pages(ctypes.Structure):
-    _fields_ = (
-        ("bytes", ctypes.c_void_p),
-        ("kinds", ctypes.c_void_p),
-        ("num_pages", ctypes.c_int64),
-        ("cyrillic", ctypes.c_int64),
-    )
-
-
-@cache
-def _compiled_pages() -> _Pages:
-    """The code pages as `Pages` in mojibake.c."""
-    written, kinds = np.zeros((len(_PAGES), _NUM_POINTS), np.uint8), np.zeros(_NUM_POINTS, np.uint8)
-    for number, name in enumerate(_PAGES):
-        for byte in range(0x80, 0x100):
-            written[number, ord(_character(byte, name))] = byte
-    kinds[[point for point in range(_NUM_POINTS) if chr(point).islower()]] = _SMALL
-    kinds[[ord(mark) for mark in _TYPOGRAPHY]] |= _MARK
-    pages = _Pages(written.ctypes.data, kinds.ctypes.data, len(_PAGES), _PAGES.index("cp1251"))
-    pages.held = written, kinds  # the structure has only their places
-    return pages
-
-
-_NUM_POINTS = 0x2200  # code points in its tables
-_SMALL, _MARK = 1, 2
 
 
 def leftovers(text: str) -> int:

@@ -6,24 +6,17 @@ What a pattern may be is configuration; what a checksum is, is here.
 
 from __future__ import annotations
 
-import ctypes
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import regex
 
-from common import native
-from common.artifacts import digest_bytes
-from common.native import address
 from data_prep.cleaning import setting_values
 
-SOURCE = Path(__file__).with_name("personal_data.c")
 _KEYS = {"pattern", "check", "action", "context", "without"}
 MASK, DROP, KEEP = ACTIONS = ("mask", "drop", "keep")
 
@@ -46,13 +39,13 @@ class Kind:
 
     @cached_property
     def has_at(self) -> bool:
-        """Whether the pattern finds nothing in a text without @."""
-        return _has_at(self.pattern.pattern)
+        """Whether every match of the pattern has an @, as far as its outermost level tells."""
+        return _AT.search(_outermost(self.pattern.pattern)) is not None
 
     @cached_property
-    def bit(self) -> int:
-        """The bit that the pattern has in personal_data.c; 0 where it is not known there."""
-        return BITS.get(digest_bytes(self.pattern.pattern.encode()), 0)
+    def num_digits(self) -> int:
+        """How many digits in a row every match of the pattern has, likewise."""
+        return max(map(int, _DIGITS.findall(_outermost(self.pattern.pattern))), default=0)
 
     def is_meant(self, match: regex.Match[str]) -> bool:
         """Whether a match of the pattern is personal data, by its check digits and what stands before it."""
@@ -107,6 +100,7 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
     """
     found: dict[str, int] = {}
     dropped = None
+    most_digits = max(map(len, _NUMBERS.findall(text)), default=0)
     for kind in kinds:
 
         def replace(match: regex.Match[str], kind: Kind = kind) -> str:
@@ -115,73 +109,29 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
             found[kind.name] = found.get(kind.name, 0) + 1
             return replacement.replace("{kind}", kind.name)
 
-        if not kind.has_at or "@" in text:
+        if kind.num_digits <= max(most_digits, 3) and ("@" in text or not kind.has_at):
             text = kind.pattern.sub(replace, text)
         if kind.name in found and kind.action == DROP:
             dropped = dropped or kind.name
     return text, found, dropped
 
 
-def may_hold(data: bytes, kinds: tuple[Kind, ...]) -> bool:
-    """Whether `masked` may find something in a text (UTF-8); in any where a pattern is not one of the built-in ones."""
-    library = native.load(SOURCE)
-    of_bits = {kind.bit: kind for kind in kinds}
-    if 0 in of_bits or len(of_bits) < len(kinds):
-        return True
-    places, bits = np.empty(_MAX_PLACES, np.int64), np.empty(_MAX_PLACES, np.uint32)
-    library.personal_places.restype = ctypes.c_int64
-    number = library.personal_places(
-        data, ctypes.c_int64(len(data)), ctypes.c_uint32(sum(of_bits)), address(places), address(bits), ctypes.c_int64(_MAX_PLACES)
-    )
-    return number > _MAX_PLACES or any(
-        _is_meant_at(data, place, of_bits[bit]) for place, bit in zip(places[:number].tolist(), bits[:number].tolist())
-    )
-
-
-def _is_meant_at(data: bytes, place: int, kind: Kind) -> bool:
-    """Whether a pattern matches at a byte of a text what is personal data; an address has its @ there, and is believed."""
-    if kind.has_at:
-        return True
-    # So many bytes have all of the characters that are looked at; those at the ends may be cut.
-    before = data[max(0, place - 4 * _CONTEXT - 8) : place].decode(errors="ignore")
-    match = kind.pattern.match(before + data[place : place + _LONGEST].decode(errors="ignore"), len(before))
-    return match is not None and kind.is_meant(match)
-
-
 _CONTEXT = 40  # characters before a number in which a word must stand
-_LONGEST = 128  # bytes of a number that a built-in pattern matches, and of what it looks at behind it
-_MAX_PLACES = 256
-# Digests of the built-in patterns that personal_data.c knows.
-BITS = {
-    "xxh3:814c8cf5a9f7c7b6fcef961024aad550": 1 << 0,  # e-mail
-    "xxh3:38f62e8299776e7b6d399ccbcbcfe9c9": 1 << 1,  # iban
-    "xxh3:1a81167dfd41dd90ad323dcb8393de47": 1 << 2,  # card
-    "xxh3:48fc2c6d6b6491dc7f5ea1bfb7941cc8": 1 << 3,  # emso
-    "xxh3:fd66963d3ac946c772d7db1be138cd9e": 1 << 4,  # codice fiscale
-    "xxh3:e763ab31ad2c6f06a9c3e7190a7b827e": 1 << 5,  # oib
-    "xxh3:3d0121b3474a4583ace5fc7f57e09a7f": 1 << 6,  # machine address
-    "xxh3:c8d14dd9c4742f86e81649c1bb4fd29f": 1 << 7,  # telephone
-    "xxh3:674f9a0ed9249e0472cfd9e4d145ff03": 1 << 8,  # telephone number
-    "xxh3:23ed1a874d04322389901b84834866a3": 1 << 9,  # card number
-    "xxh3:0427022567d66d70895b6dbf0702ee1c": 1 << 10,  # tax number
-    "xxh3:fa309fba9dc0a794854272127778eeec": 1 << 11,  # VAT number
-    "xxh3:c1158aa6db6ff1ecffd1f65f1c8e6318": 1 << 12,  # IP address
-    "xxh3:5c36ed4b9f5e20ff80ad6eda52dd6576": 1 << 13,  # IPv6 address
-    "xxh3:57e83bbd0607f0d5ecc7932571871cee": 1 << 14,  # mobile number
-}
 
 
-def _has_at(pattern: str) -> bool:
-    """Whether every match of a pattern has an @, as far as its outermost level tells."""
-    outside = _ESCAPES_AND_SETS.sub(" ", pattern)
+def _outermost(pattern: str) -> str:
+    """A pattern without its groups and sets, digits as 0; nothing of one that has alternatives."""
+    outside = _ESCAPES_AND_SETS.sub(lambda found: "0" if found[0] == "[0-9]" else " ", pattern)
     while (less := _INNERMOST.sub(" ", outside)) != outside:
         outside = less
-    return not any(sign in outside for sign in "|#") and _AT.search(outside) is not None
+    return "" if any(sign in outside for sign in "|#") else outside
 
 
 _ESCAPES_AND_SETS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _INNERMOST = re.compile(r"\([^()]*\)")
 _AT = re.compile(r"@(?!\s*[?*{])")
+_DIGITS = re.compile(r"0\{(\d+)\}")
+_NUMBERS = re.compile("[0-9]{4,}")
 
 
 def _digits(text: str) -> list[int]:

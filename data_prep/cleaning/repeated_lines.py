@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from common.artifacts import written_aside
 from common.plain_files import read_json
-from data_prep.cleaning.line_search import LineSearch, line_hashes
+from data_prep.cleaning.code_points import LINE_END, SPACING
+from data_prep.cleaning.line_rules import line_hashes
 from data_prep.cleaning.text_hygiene import line_ends, white_space
+from data_prep.cleaning.text_measures import Measurer
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import file_state, finish_shard, finished_shard
 
@@ -28,15 +30,16 @@ def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading)
     state = file_state(path)
     if finished_shard(done, state, counts_path):
         return
-    search = LineSearch({}, {})
+    measurer = Measurer()
     lines, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     num_documents = size = 0
     waiting: list[NDArray[np.uint64]] = []
     for block in reading.blocks(path, []):
         num_documents += len(block)
-        found, odd = search.short_lines(block.text, block.offsets, max_words)
-        waiting += [found, *(_short_lines(block.data(number).decode(), max_words) for number in odd)]
-        size += sum(map(len, waiting[-1 - len(odd) :]))
+        for data, dirt in zip(block.texts(), measurer.dirt(block.text, block.offsets).tolist()):
+            text = data.decode()
+            waiting.append(_short_lines(white_space(line_ends(text)) if dirt & (LINE_END | SPACING) else text, max_words))
+            size += len(waiting[-1])
         if size > max(_MANY, len(lines)):
             lines, documents = _counted(lines, documents, waiting)
             waiting, size = [], 0
@@ -50,8 +53,7 @@ def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading)
 
 
 def _short_lines(text: str, max_words: int) -> NDArray[np.uint64]:
-    """The distinct hashes of a text's short lines, as `LineSearch.short_lines` has them."""
-    text = white_space(line_ends(text))
+    """The distinct hashes of a text's short lines."""
     lines = [line.lower() for line in text.split("\n") if line and line.count(" ") < max_words]
     return np.array(list(set(line_hashes(lines))) if lines else [], np.uint64)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -219,6 +218,17 @@ def clean_shard(shard: Shard, rules: CleanRules, reading: Reading) -> CleanCount
     return cleaner.counts
 
 
+@dataclass
+class _Document:
+    """A document on its way: its text, reason and detail why it goes, the language whose rules it is asked, and scores to be written."""
+
+    text: str
+    refused: tuple[str, str] | None
+    language: str | None = None
+    changed: bool = False
+    written: dict[str, float] = field(default_factory=dict)
+
+
 class _Cleaner:
     """Cleans the documents of one shard, one after the other."""
 
@@ -229,9 +239,7 @@ class _Cleaner:
         self._filter = DocumentFilter(rules.filters, frozenset(np.load(shard.repeated).tolist()) if shard.repeated else frozenset())
         self._languages = rules.language_filter()
         self._scores = Scores(self._filter.settings.scores)
-        self._written: dict[str, float] = {}  # scores of the document at hand
         self._asks_for_fields = self._filter.settings.blocked_urls is not None or self._scores.ask_for_fields
-        self._asks_for_text = self._languages is not None or rules.lengths.min_words > 0 or self._scores.ask_for_text
         self.counts = CleanCounts()
         self.ids = DocumentIds()
         self.samples = Samples(rules.num_samples)
@@ -239,42 +247,35 @@ class _Cleaner:
 
     def take(self, block: Block, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
         """Clean some documents and write them, or why they went."""
-        counts, staying = self.counts, list[int]()  # documents that stay as they are and are not yet written
         self._note_ids(block)
-        counts.num_read += len(block)
-        counts.characters_read += int(block.characters.sum())
-        needs: Iterable[int | tuple[str, str] | None] = self._filter.needs(block, self._language or None, self._steps)
-        if self._asks_for_fields or self._asks_for_text:
-            needs = map(self._filter.dirt, block.texts())
-        lengths = self._rules.lengths
-        least, most = lengths.min_characters, math.inf if lengths.max_characters is None else lengths.max_characters
-        for number, (characters, line, need) in enumerate(zip(block.characters.tolist(), block.lines.tolist(), needs)):
-            if need is None and least <= characters <= most:
-                counts.num_kept += 1
-                counts.characters_kept += characters
-                staying.append(number)
-                continue
-            self._place = f"{self._file_name}:{line}"
-            data, cleaned, refused = block.data(number), None, lengths.refuse_length(characters)
-            if isinstance(need, tuple):
-                refused = refused or need
-            else:
-                cleaned, refused = self._cleaned(block, number, data, need or 0)
-            text = data.decode() if cleaned is None else cleaned
-            if refused is not None:
-                self._remove(block, number, text, characters, refused, removed_file)
-                continue
-            counts.num_kept += 1
-            counts.characters_kept += len(text)
-            if cleaned is None and not self._written:
-                staying.append(number)
-                continue
-            counts.num_changed += cleaned is not None
-            counts.characters_lost += characters - len(text)
-            kept_file.write_lines(block.json_lines(np.array(staying, np.int64), self._file_name))
-            staying = []
-            kept_file.write_lines(block.json_line(number, text.encode(), self._file_name, self._written))
-        kept_file.write_lines(block.json_lines(np.array(staying, np.int64), self._file_name))
+        dirt = self._filter.dirt(block.text, block.offsets)
+        documents = [self._repaired(block, number, data.decode(), bits) for number, (data, bits) in enumerate(zip(block.texts(), dirt))]
+        asked = [document for document in documents if document.refused is None]
+        refusals = self._filter.refusals([document.text for document in asked], [document.language for document in asked])
+        for document, refused in zip(asked, refusals):
+            document.refused = refused
+            if refused is None:
+                document.written, document.refused = self._scores.of_text(document.text)
+        for number, (document, characters) in enumerate(zip(documents, block.characters.tolist())):
+            self._write(block, number, document, characters, kept_file, removed_file)
+
+    def _write(
+        self, block: Block, number: int, document: _Document, characters: int, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter
+    ) -> None:
+        """Count a document and write it; characters: that it had."""
+        counts = self.counts
+        counts.num_read += 1
+        counts.characters_read += characters
+        if document.refused is not None:
+            self._place = f"{self._file_name}:{block.lines[number]}"
+            self._remove(block, number, document.text, characters, document.refused, removed_file)
+            return
+        counts.num_kept += 1
+        counts.num_changed += document.changed
+        counts.characters_kept += len(document.text)
+        counts.characters_lost += characters - len(document.text)
+        text = document.text.encode() if document.changed or document.written else None
+        kept_file.write_lines(block.json_line(number, text, self._file_name, document.written))
 
     def _note_ids(self, block: Block) -> None:
         for line, identity in zip(block.lines.tolist(), block.ids_json()):
@@ -306,45 +307,33 @@ class _Cleaner:
             sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}
             _count(self.counts.bad_input.setdefault(item.reason, Change()), 0, sample)
 
-    def _cleaned(self, block: Block, number: int, data: bytes, dirt: int) -> tuple[str | None, tuple[str, str] | None]:
-        """The cleaned text of a document, None where nothing was to do, and reason and detail why it does not pass."""
+    def _repaired(self, block: Block, number: int, before: str, dirt: int) -> _Document:
+        """A document as it is to be asked the rules, or is refused already."""
+        self._place = f"{self._file_name}:{block.lines[number]}"
         if self._asks_for_fields:
             fields = block.fields(number)
             if (site := self._filter.blocks(fields)) is not None:
-                return None, ("blocked address", site)
+                return _Document(before, ("blocked address", site))
             if (refused := self._scores.refuses_fields(fields, self._not_judged)) is not None:
-                return None, refused
-        if self._asks_for_text or self._filter.may_repair(dirt, self._steps):
-            before = data.decode()
-            text, refused = self._repaired(before, data, dirt)
-            return None if text == before else text, refused
-        if (refused := self._rules.lengths.refuse_length(int(block.characters[number]))) is not None:
-            return None, refused
-        return None, self._filter.refuses(data, self._language or None, dirt)
-
-    def _repaired(self, before: str, data: bytes, dirt: int) -> tuple[str, tuple[str, str] | None]:
-        """The cleaned text, and reason and detail why it does not pass."""
+                return _Document(before, refused)
         text, reason = self._filter.repair(before, dirt, self._steps, self._changed, self._taken)
-        if reason is not None:
-            return text, (reason, "")
-        if (refused := self._rules.lengths.refuse(text)) is not None:
-            return text, refused
-        language: str | None = self._language or None
-        if self._languages is not None:
-            if self._rules.language_unit == PARAGRAPH:
-                whole, (text, others) = text, self._languages.cut(text)
-                if others:
-                    self._changed(OTHER_PARAGRAPHS, whole, text)
-                    self._taken(OTHER_PARAGRAPHS, others)
-                    if (refused := self._rules.lengths.refuse(text)) is not None:
-                        return text, refused if text else ("language", NO_PARAGRAPH)
-            language, found = self._languages.judge(text)
-            if found is not None:
-                return text, ("language", found)
-        refused = self._filter.refuses(data, language, dirt) if text is before else self._filter.refuses(text.encode(), language)
-        if refused is None:
-            self._written, refused = self._scores.of_text(text)
-        return text, refused
+        found = _Document(text, (reason, "") if reason is not None else self._rules.lengths.refuse(text), self._language or None)
+        if found.refused is None and self._languages is not None:
+            self._ask_for_language(found, self._languages)
+        found.changed = found.text != before
+        return found
+
+    def _ask_for_language(self, document: _Document, languages: LanguageFilter) -> None:
+        if self._rules.language_unit == PARAGRAPH:
+            whole, (document.text, others) = document.text, languages.cut(document.text)
+            if others:
+                self._changed(OTHER_PARAGRAPHS, whole, document.text)
+                self._taken(OTHER_PARAGRAPHS, others)
+                if (refused := self._rules.lengths.refuse(document.text)) is not None:
+                    document.refused = refused if document.text else ("language", NO_PARAGRAPH)
+                    return
+        document.language, found = languages.judge(document.text)
+        document.refused = ("language", found) if found is not None else None
 
     def _not_judged(self, reason: str, detail: str) -> None:
         _count(self.counts.not_judged.setdefault(reason, Change()), 0, {"place": self._place, "detail": detail})

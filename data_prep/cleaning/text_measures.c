@@ -1,9 +1,7 @@
-/* The hot loops of data_prep.cleaning.text_measures: which repairs a text may need, and the numbers that rules about documents look at.
+/* The hot loops of data_prep.cleaning.text_measures: which repairs a text may need, and the numbers that filters look at.
  *
- * Built with the system's compiler at first use (common/native.py).  data_prep/cleaning/text_measures_plain.py says the same in
- * Python; tests hold both to the same numbers, so every change is made twice.  Texts are valid UTF-8.
- *
- * Most words were there before: what one is like, letter by letter, is remembered under a hash of its bytes.
+ * Built with the system's compiler at first use (common/native.py).  The tests have the same in Python (text_measures_plain.py), so every change is made
+ * twice.  Texts are valid UTF-8.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,45 +9,25 @@
 
 #include "utf8_words.h"
 
-#define NUM_REMEMBERED (1 << 16) /* words; a new one takes the place of an old one */
 #define PRIME 0x9E3779B97F4A7C15ull
 #define TABLE_SIZE 0x30000 /* code points in the tables; those behind are ideographs, or nothing */
 #define SHARE(part, whole) ((whole) ? (double)(part) / (whole) : 0)
-#define PREFIX 5           /* characters of a word that triggers are known by */
 
 /* What a code point is: bits of `kinds`, as in text_measures.py. */
 enum { LETTER = 1, DIGIT = 2, SPACE = 4, TERMINAL = 8, CLOSING = 16, UNSPACED = 32, BULLET = 64, UPPER = 128 };
 /* What asks for a repair: bits of `dirt`, and of the result of `text_dirt`. */
 enum { LINE_END = 1, CONTROL = 2, INVISIBLE = 4, FORM = 8, SPACING = 16, LEAD = 32, FOLLOWER = 64, HOLE = 128, LONG_LEAD = 256 };
-enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10, CAPITAL = 1 << 11, TRIGGER = 16 };
+enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10 };
 
 /* How a stretch between white space begins and ends. */
-enum { FIRST_BULLET = 1, ENDS_TERMINAL = 2, ENDS_ELLIPSIS = 4, HAS_UNSPACED = 8 };
-/* What is added up over the words of a text; EDGES is none of it, but has its place in the record. */
-enum { CHARACTERS, CORE, LETTERS, DIGITS, UPPERS, IS_WORD, IS_STOP_WORD, HAS_LETTER, IS_SENTENCE, LINK, HASH_SIGNS, ELLIPSES, HOLES, BRACES, EDGES, NUM_COUNTS = 16 };
-
-enum { DIRT = 1, COUNTS = 2 };
-
-/* What is known of a word by its bytes alone: half a line of the processor's cache, as to have it from the memory is most of what a word costs. */
-typedef struct {
-    uint64_t key; /* 0 is empty */
-    uint8_t counts[NUM_COUNTS];
-    uint32_t found;
-    uint16_t state; /* of Sought behind it, if there were no digits before it */
-    uint16_t known; /* DIRT: found and state; COUNTS: counts */
-} Word;
-
-typedef uint8_t Counts __attribute__((vector_size(NUM_COUNTS)));
-typedef uint16_t WideCounts __attribute__((vector_size(2 * NUM_COUNTS))); /* sums of at most 257 words */
+enum { FIRST_BULLET = 1, ENDS_TERMINAL = 2, ENDS_ELLIPSIS = 4 };
 
 typedef struct { /* of one language */
     const uint8_t *kinds;
     const uint16_t *dirt;
     const uint32_t *lower;
-    const uint64_t *stop_words, *triggers; /* open addressing, 0 is empty */
-    const uint32_t *trigger_groups;
-    Word *words; /* NUM_REMEMBERED of them */
-    uint64_t stop_mask, trigger_mask;
+    const uint64_t *stop_words; /* open addressing, 0 is empty */
+    uint64_t stop_mask;
 } Tables;
 
 static inline uint8_t kind_of(const Tables *t, uint32_t c) {
@@ -68,25 +46,12 @@ static inline uint64_t known_by(uint64_t hash) {
     return hash ? hash : 1;
 }
 
-static inline uint32_t group_of(const Tables *t, uint64_t hash) {
-    uint64_t key = known_by(hash);
-    for (uint64_t at = key & t->trigger_mask; t->triggers[at]; at = (at + 1) & t->trigger_mask)
-        if (t->triggers[at] == key) return t->trigger_groups[at];
-    return 0;
-}
-
 static inline int is_stop_word(const Tables *t, uint64_t hash) {
     uint64_t key = known_by(hash);
     for (uint64_t at = key & t->stop_mask; t->stop_words[at]; at = (at + 1) & t->stop_mask)
         if (t->stop_words[at] == key) return 1;
     return 0;
 }
-
-typedef struct { /* where the search for what needs a repair stands */
-    uint32_t before, before_that; /* characters */
-    uint16_t last, last_but_one;  /* what these are, as far as it matters: LEAD, FOLLOWER, LONG_LEAD */
-    int digits, gap;              /* of a number, at most 7; characters since the last of them that may stand in one, at most MAX_GAP */
-} Sought;
 
 static inline int is_hex(uint32_t c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'f'); }
 
@@ -104,215 +69,59 @@ static int may_be_number(const uint8_t *p, int64_t size) {
     return 1;
 }
 
-/* What a stretch of a text may need that begins and ends with a word or white space. */
-static uint32_t dirt_of(const Tables *t, const uint8_t *p, const uint8_t *end, Sought *s) {
-    uint32_t found = 0;
-    int prefix = 0, dots = 0; /* dots: each between digits */
-    uint64_t word = 0;
-    const uint8_t *plain = p; /* where the ASCII letters and digits before p begin */
+/* Which repairs a text may need: bits as above. */
+static uint32_t text_dirt(const Tables *t, const uint8_t *p, const uint8_t *end) {
+    uint32_t found = 0, before = '\n', before_that = '\n'; /* characters */
+    uint16_t last = 0, last_but_one = 0;                   /* what these are, as far as it matters: LEAD, FOLLOWER, LONG_LEAD */
+    int digits = 0, gap = 0;                               /* of a number, at most 7; characters since the last of them that may stand in one */
+    int dots = 0;                                          /* each between digits */
+    const uint8_t *plain = p;                              /* where the ASCII letters and digits before p begin */
+    if (p == end) return 0;
     while (p < end) {
         const uint8_t *at = p;
         uint32_t c = next_point(&p);
-        uint8_t kind = kind_of(t, c);
         uint16_t dirt = c < TABLE_SIZE ? t->dirt[c] : 0;
         if (c >= 0x80 || !(is_letter(c) || is_digit(c))) {
             if (at > plain && may_be_number(plain, at - plain)) found |= NUMBER;
             plain = p;
         }
-        if (kind & (LETTER | DIGIT)) {
-            word = join(word, lower_of(t, c));
-            if (++prefix == PREFIX) found |= group_of(t, word) << TRIGGER;
-        } else {
-            if (prefix && prefix != PREFIX) found |= group_of(t, word) << TRIGGER;
-            prefix = 0;
-            word = 0;
-        }
-        found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE | CAPITAL);
-        if ((dirt & FOLLOWER) && ((s->last & LEAD) || ((s->last & FOLLOWER) && (s->last_but_one & LONG_LEAD)))) found |= LEAD;
-        s->last_but_one = s->last;
-        s->last = dirt & (LEAD | FOLLOWER | LONG_LEAD);
+        found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE);
+        if ((dirt & FOLLOWER) && ((last & LEAD) || ((last & FOLLOWER) && (last_but_one & LONG_LEAD)))) found |= LEAD;
+        last_but_one = last;
+        last = dirt & (LEAD | FOLLOWER | LONG_LEAD);
         if (c < 0x80) {
             if (is_digit(c)) {
-                if (++s->digits >= 7) {
-                    s->digits = 7;
+                if (++digits >= 7) {
+                    digits = 7;
                     found |= NUMBER;
                 }
-                s->gap = 0;
-                dots = s->before == '.' && s->before_that < 0x80 && is_digit(s->before_that) ? dots + 1 : s->before == '.' ? 0 : dots;
+                gap = 0;
+                dots = before == '.' && before_that < 0x80 && is_digit(before_that) ? dots + 1 : before == '.' ? 0 : dots;
                 if (dots == 3) found |= NUMBER; /* an address of a machine */
-            } else if (s->digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++s->gap <= MAX_GAP) {
-            } else if (s->digits && c >= 'A' && c <= 'Z') { /* in IBANs and tax numbers */
-                s->gap = 0;
+            } else if (digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++gap <= MAX_GAP) {
+            } else if (digits && c >= 'A' && c <= 'Z') { /* in IBANs and tax numbers */
+                gap = 0;
             } else {
-                s->digits = 0;
+                digits = 0;
             }
             if (!is_digit(c) && c != '.') dots = 0;
             if (c == '@') found |= ADDRESS;
-            if (c == ':' && is_hex(s->before) && (s->before_that == ':' || is_hex(s->before_that))) found |= NUMBER; /* an IPv6 address, or a time */
-            if (s->before == '<' && (is_letter(c) || c == '/' || c == '!')) found |= MARKUP;
-            if (s->before == '&' && (is_letter(c) || c == '#')) found |= MARKUP;
-            if (c == ' ' && (s->before == ' ' || s->before == '\n')) found |= SPACING;
+            if (c == ':' && is_hex(before) && (before_that == ':' || is_hex(before_that))) found |= NUMBER; /* an IPv6 address, or a time */
+            if (before == '<' && (is_letter(c) || c == '/' || c == '!')) found |= MARKUP;
+            if (before == '&' && (is_letter(c) || c == '#')) found |= MARKUP;
+            if (c == ' ' && (before == ' ' || before == '\n')) found |= SPACING;
             if (c == '\n') {
-                if (s->before == ' ') found |= SPACING;
-                if (s->before == '\n' && s->before_that == '\n') found |= SPACING;
+                if (before == ' ') found |= SPACING;
+                if (before == '\n' && before_that == '\n') found |= SPACING;
             }
-        } else if (c != 0xA0 || !s->digits || ++s->gap > MAX_GAP) { /* a space that does not break may stand in an IBAN */
-            s->digits = dots = 0;
+        } else if (c != 0xA0 || !digits || ++gap > MAX_GAP) { /* a space that does not break may stand in an IBAN */
+            digits = dots = 0;
         }
-        s->before_that = s->before;
-        s->before = c;
+        before_that = before;
+        before = c;
     }
     if (end > plain && may_be_number(plain, end - plain)) found |= NUMBER;
-    if (prefix && prefix != PREFIX) found |= group_of(t, word) << TRIGGER;
-    return found;
-}
-
-/* The same state in 12 bits: characters of a word are none that matter behind it. */
-static inline uint16_t packed(const Sought *s) {
-    uint16_t gap = s->digits ? s->gap > MAX_GAP ? MAX_GAP + 1 : s->gap : 0;
-#define THREE(bits) (((bits) & LEAD ? 1 : 0) | ((bits) & FOLLOWER ? 2 : 0) | ((bits) & LONG_LEAD ? 4 : 0))
-    return s->digits | gap << 3 | THREE(s->last) << 6 | THREE(s->last_but_one) << 9;
-}
-
-static inline void unpack(uint16_t state, Sought *s) {
-#define BITS(three) (((three) & 1 ? LEAD : 0) | ((three) & 2 ? FOLLOWER : 0) | ((three) & 4 ? LONG_LEAD : 0))
-    s->digits = state & 7;
-    s->gap = state >> 3 & 7;
-    s->last = BITS(state >> 6 & 7);
-    s->last_but_one = BITS(state >> 9 & 7);
-    s->before = s->before_that = 'x';
-}
-
-/* The next words from a place on; what is known of them is asked of the memory meanwhile. */
-static int next_words(const Tables *t, const uint8_t *p, const uint8_t *end, Words *words) {
-    int number = cut_words(p, end, words);
-    for (int i = 0; i < number; i++) __builtin_prefetch(&t->words[words->keys[i] % NUM_REMEMBERED], 1);
-    return number;
-}
-
-/* Where something is remembered of a word, for what is now known of it. */
-static inline Word *remember(const Tables *t, uint64_t key, uint16_t known) {
-    Word *word = &t->words[key % NUM_REMEMBERED];
-    word->known = (word->key == key ? word->known : 0) | known;
-    word->key = key;
-    return word;
-}
-
-/* What is remembered of a word; NULL where that is not known. */
-static inline const Word *remembered(const Tables *t, uint64_t key, uint16_t known) {
-    const Word *word = &t->words[key % NUM_REMEMBERED];
-    return word->key == key && (word->known & known) ? word : NULL;
-}
-
-static inline int is_mark(uint8_t c) { return c == ',' || c == '.' || c == ';' || c == ':' || c == '!' || c == '?'; }
-
-/* Learn all of a word that is some letters, with no more than one mark behind them, as most are; NULL where it is another, or one that may need a repair:
- * then `dirt_of` and `add_letters` say what it is like, at several times the cost. */
-static const Word *learn(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key) {
-    const uint8_t *last = end - is_mark(end[-1]);
-    if (end - p > 255 || p == last || (end - p == 4 && !memcmp(p, "www.", 4))) return NULL;
-    uint64_t core = 0;
-    uint32_t group = 0;
-    uint16_t follower = 0, follower_before = 0;
-    int letters = 0, uppers = 0, in_row = 0; /* of ASCII, of which sixteen may be a number (`may_be_number`) */
-    while (p < last) {
-        uint32_t c = *p;
-        follower_before = follower;
-        if (c < 0x80) {
-            if (!is_letter(c)) return NULL;
-            uppers += !is_small(c);
-            c |= 32;
-            follower = 0;
-            in_row++;
-            p++;
-        } else {
-            if (c >= 0xE0) return NULL;
-            c = next_point(&p);
-            if ((t->kinds[c] & ~UPPER) != LETTER || (t->dirt[c] & ~FOLLOWER) || in_row == 16) return NULL;
-            in_row = 0;
-            uppers += (t->kinds[c] & UPPER) != 0;
-            follower = t->dirt[c];
-            c = t->lower[c];
-        }
-        core = join(core, c);
-        if (++letters == PREFIX) group = group_of(t, core);
-    }
-    if (in_row == 16) return NULL;
-    if (letters != PREFIX) group |= group_of(t, core);
-    const Sought behind = {.last = last < end ? 0 : follower, .last_but_one = last < end ? follower : follower_before};
-    int ends_terminal = last < end && (kind_of(t, *last) & TERMINAL);
-    const uint8_t counts[NUM_COUNTS] = {
-        [CHARACTERS] = letters + (last < end), [CORE] = letters, [LETTERS] = letters, [UPPERS] = uppers, [IS_WORD] = 1, [IS_STOP_WORD] = is_stop_word(t, core),
-        [HAS_LETTER] = 1, [IS_SENTENCE] = ends_terminal, [EDGES] = ends_terminal ? ENDS_TERMINAL : 0,
-    };
-    Word *word = remember(t, key, DIRT | COUNTS);
-    word->found = group << TRIGGER;
-    word->state = packed(&behind);
-    memcpy(word->counts, counts, sizeof(counts));
-    return word;
-}
-
-/* What a word may need, and where the search stands behind it. */
-static inline uint32_t word_dirt(const Tables *t, const uint8_t *word, const uint8_t *end, uint64_t key, Sought *s) {
-    /* What stands before matters to few words: white space is no LEAD or LONG_LEAD, but may be a FOLLOWER. */
-    if (s->digits || (s->last & ~FOLLOWER) || (s->last && (s->last_but_one & LONG_LEAD))) return dirt_of(t, word, end, s);
-    const Word *known = remembered(t, key, DIRT);
-    if (!known && !(known = learn(t, word, end, key))) {
-        Sought own = {.before = 'x', .before_that = 'x'};
-        Word *new = remember(t, key, DIRT);
-        new->found = dirt_of(t, word, end, &own);
-        new->state = packed(&own);
-        known = new;
-    }
-    unpack(known->state, s);
-    return known->found;
-}
-
-static inline uint32_t space_dirt(const Tables *t, const uint8_t *p, const uint8_t *end, Sought *s) {
-    uint32_t found = 0;
-    while (p < end) {
-        if (*p == ' ' && !s->digits) { /* as nearly always */
-            if (s->before == ' ' || s->before == '\n') found |= SPACING;
-            s->last_but_one = s->last;
-            s->last = 0;
-            s->before_that = s->before;
-            s->before = ' ';
-            p++;
-        } else {
-            int width = space_at(p, end);
-            found |= dirt_of(t, p, p + width, s);
-            p += width;
-        }
-    }
-    return found;
-}
-
-/* What a word and the white space before it, which begins at p, may need.  settled: whether a word is before that, of which nothing matters any more; so it
- * is with nearly all, and what is known of a word is all that there is to say. */
-static inline uint32_t next_dirt(const Tables *t, const uint8_t *p, const Words *words, int i, Sought *s, int *settled) {
-    const Word *known = remembered(t, words->keys[i], DIRT);
-    if (*settled && words->starts[i] - p == 1 && *p == ' ' && known && !known->state) return known->found;
-    uint32_t found = space_dirt(t, p, words->starts[i], s);
-    found |= word_dirt(t, words->starts[i], words->ends[i], words->keys[i], s);
-    *settled = !(s->digits | s->last | s->last_but_one);
-    return found;
-}
-
-/* Which repairs a text may need: bits as above, and from bit TRIGGER on the groups of the trigger words in it. */
-uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
-    const uint8_t *p = text, *end = text + size;
-    uint32_t found = 0;
-    Sought s = {.before = '\n', .before_that = '\n'};
-    Words words;
-    int number, settled = 0;
-    if (size && (*p == ' ' || *p == '\n')) found |= SPACING;
-    while ((number = next_words(t, p, end, &words)))
-        for (int i = 0; i < number; i++) {
-            found |= next_dirt(t, p, &words, i, &s, &settled);
-            p = words.ends[i];
-        }
-    found |= space_dirt(t, p, end, &s);
-    if (size && (s.before == ' ' || s.before == '\n')) found |= SPACING;
+    if (before == ' ' || before == '\n') found |= SPACING;
     return found;
 }
 
@@ -399,11 +208,9 @@ static int64_t maybe_repeated(int n, int64_t *places, int64_t num_places, uint64
 
 /* Of the places where an n-gram may be one that is there twice: the share of the characters of the text in the most frequent of these (the longest of
  * equals), or (covered) in all that were there before; -1 when out of memory.  The places become those where an (n + 1)-gram may be:
- * one that is there twice begins and ends with an n-gram that is.  There is room for as many keys.
- * most: the share in all n-grams that are there twice, first times too; no longer ones can cover more. */
-static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_places, uint64_t *keys, double *most) {
+ * one that is there twice begins and ends with an n-gram that is.  There is room for as many keys. */
+static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_places, uint64_t *keys) {
     uint64_t mask;
-    *most = 0;
     if (!*num_places) return 0;
     int64_t count = maybe_repeated(n, places, *num_places, keys);
     if (count < 0) return -1;
@@ -422,16 +229,14 @@ static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_
         in_them += room.ends[last + 1] - room.ends[from];
         next = last + 1;
     }
-    int64_t left = 0, before = -1, in_all = 0;
+    int64_t left = 0, before = -1;
     for (int64_t i = 0; i < count && best > 1; i++) {
         if (times_of(slots, mask, keys[i]) < 2) continue;
-        int64_t last = places[i], from = last - n < before ? before : last - n;
-        in_all += room.ends[last + 1] - room.ends[from + 1];
+        int64_t last = places[i];
         if (before == last - 1) places[left++] = last;
         before = last;
     }
     *num_places = left;
-    *most = (double)in_all / all;
     double share = covered ? (double)in_them / all : best > 1 ? (double)best * characters / all : 0;
     return share < 1 ? share : 1;
 }
@@ -464,30 +269,10 @@ typedef struct { /* sums over the words of a text */
     int64_t link_characters, letters, digits, uppers, holes, braces;
 } Sums;
 
-/* Add what was counted of words of scripts with spaces, of which all was known. */
-static inline void add_counts(Sums *s, const WideCounts *sums) {
-    WideCounts counts = *sums;
-    s->characters += counts[CHARACTERS];
-    s->visible += counts[CHARACTERS];
-    s->words += counts[IS_WORD];
-    s->word_characters += counts[CORE];
-    s->stop_words += counts[IS_STOP_WORD];
-    s->alphabetic += counts[HAS_LETTER];
-    s->sentences += counts[IS_SENTENCE];
-    s->letters += counts[LETTERS];
-    s->digits += counts[DIGITS];
-    s->uppers += counts[UPPERS];
-    s->link_characters += counts[LINK];
-    s->hash_signs += counts[HASH_SIGNS];
-    s->ellipses += counts[ELLIPSES];
-    s->holes += counts[HOLES];
-    s->braces += counts[BRACES];
-}
-
 /* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words.  Returns its edges. */
 static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
     const uint8_t *start = p, *token = p;
-    int first_is_bullet = 0, has_unspaced = 0, ends_terminal = 0, ends_ellipsis = 0;
+    int first_is_bullet = 0, ends_terminal = 0, ends_ellipsis = 0;
     uint64_t core = 0, core_at_last = 0;
     int64_t token_length = 0, core_length = 0, core_at_last_length = 0;
     int has_letter = 0, is_link = 0, dots = 0, terminal = 0, unspaced = 0;
@@ -517,7 +302,7 @@ static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Su
             has_letter = is_link = terminal = unspaced = 0;
         }
         if (here == end)
-            return (first_is_bullet ? FIRST_BULLET : 0) | (ends_terminal ? ENDS_TERMINAL : 0) | (ends_ellipsis ? ENDS_ELLIPSIS : 0) | (has_unspaced ? HAS_UNSPACED : 0);
+            return (first_is_bullet ? FIRST_BULLET : 0) | (ends_terminal ? ENDS_TERMINAL : 0) | (ends_ellipsis ? ENDS_ELLIPSIS : 0);
         s->characters++;
         s->visible++;
         if (!token_length) {
@@ -534,7 +319,6 @@ static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Su
             core_at_last_length = core_length;
         }
         unspaced |= kind & UNSPACED;
-        has_unspaced |= kind & UNSPACED;
         has_letter |= (kind & LETTER) != 0;
         s->letters += (kind & LETTER) != 0;
         s->digits += (kind & DIGIT) != 0;
@@ -552,25 +336,6 @@ static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Su
         ends_terminal = terminal;
         ends_ellipsis = c == 0x2026 || dots >= 3;
     }
-}
-
-/* Add what stands between white space and is not remembered; its edges.  It is remembered then, if it is short and its script has spaces. */
-static int add_new(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Sums *s) {
-    Sums before = *s;
-    s->longest = 0;
-    int edges = add_letters(t, p, end, s);
-    int64_t core = s->longest, characters = s->characters - before.characters;
-    if (before.longest > s->longest) s->longest = before.longest;
-    if ((edges & HAS_UNSPACED) || characters > 255) return edges;
-    const uint8_t counts[NUM_COUNTS] = {
-        [CHARACTERS] = characters, [CORE] = core, [LETTERS] = s->letters - before.letters, [DIGITS] = s->digits - before.digits,
-        [UPPERS] = s->uppers - before.uppers, [IS_WORD] = core != 0, [IS_STOP_WORD] = s->stop_words - before.stop_words,
-        [HAS_LETTER] = s->alphabetic - before.alphabetic, [IS_SENTENCE] = s->sentences - before.sentences,
-        [LINK] = s->link_characters - before.link_characters, [HASH_SIGNS] = s->hash_signs - before.hash_signs,
-        [ELLIPSES] = s->ellipses - before.ellipses, [HOLES] = s->holes - before.holes, [BRACES] = s->braces - before.braces, [EDGES] = edges,
-    };
-    memcpy(remember(t, key, COUNTS)->counts, counts, sizeof(counts));
-    return edges;
 }
 
 typedef struct { /* lines and paragraphs of a text */
@@ -622,9 +387,7 @@ static inline void add_space(Lines *l, const uint8_t *p, const uint8_t *end, Sum
     }
 }
 
-/* The measures in the order of `Measures` in text_measures_plain.py, of which these are named here. */
-enum { WORDS = 1, LINES = 2, ELLIPSIS_LINES = 12, TERMINAL_LINES = 13, TOP_2_GRAM = 27, DUPLICATE_5_GRAM = 30, NUM_MEASURES = 36 };
-enum { ENDED_LINES = NUM_MEASURES, NOTHING = -1 }; /* of rules: a difference of two, and one that is 0 here */
+enum { TOP_2_GRAM = 27, NUM_MEASURES = 36 }; /* places in `Measures` of text_measures.py */
 
 /* Room for what is known of a text; 0 where memory is out. */
 static int begin_text(int64_t size, Lines *l) {
@@ -644,47 +407,15 @@ static int begin_text(int64_t size, Lines *l) {
     return 1;
 }
 
-/* Add some words, at most MOST_WORDS, and the white space before each, which begins at p; the end of the last one. */
-static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const Words *words, int number, Lines *l, Sums *s) {
-    WideCounts counts = {0};
-    for (int i = 0; i < number; i++) {
-        const uint8_t *word = words->starts[i], *end = words->ends[i];
-        uint64_t key = words->keys[i];
-        if (word - p == 1 && *p == ' ' && l->length) { /* as nearly always */
-            s->characters++;
-            l->spaces++;
-            l->length++;
-        } else {
-            add_space(l, p, word, s);
-        }
-        const Word *known = remembered(t, key, COUNTS);
-        if (!known) known = learn(t, word, end, key);
-        int edges;
-        int64_t length;
-        if (known) {
-            Counts here;
-            memcpy(&here, known->counts, sizeof(here));
-            counts += __builtin_convertvector(here, WideCounts);
-            length = known->counts[CHARACTERS];
-            edges = known->counts[EDGES];
-            if (known->counts[CORE] > s->longest) s->longest = known->counts[CORE];
-            room.tokens[s->tokens] = key;
-            room.ends[s->tokens + 1] = room.ends[s->tokens] + length;
-            s->tokens++;
-        } else {
-            int64_t before = s->characters;
-            edges = add_new(t, word, end, key, s);
-            length = s->characters - before;
-        }
-        if (!l->length) l->first_is_bullet = edges & FIRST_BULLET;
-        l->edges = edges;
-        l->line = join(l->line, key + l->spaces * PRIME);
-        l->spaces = 0;
-        l->length_at_last = l->length += length;
-        p = end;
-    }
-    add_counts(s, &counts);
-    return p;
+/* Add a word, whose hash is `key`. */
+static inline void add_word(const Tables *t, const uint8_t *word, const uint8_t *end, uint64_t key, Lines *l, Sums *s) {
+    int64_t before = s->characters;
+    int edges = add_letters(t, word, end, s);
+    if (!l->length) l->first_is_bullet = edges & FIRST_BULLET;
+    l->edges = edges;
+    l->line = join(l->line, key + l->spaces * PRIME);
+    l->spaces = 0;
+    l->length_at_last = l->length += s->characters - before;
 }
 
 /* All numbers of a whole text but those of n-grams; 0 where memory is out. */
@@ -718,116 +449,39 @@ static int end_text(Lines *l, Sums *s, double *o) {
     return repeated(l->paragraphs, l->paragraph_characters, l->num_paragraphs, o + 2, o + 3);
 }
 
-/* The numbers of n-grams of `first` to `last` tokens of a text that has ended; 0 where memory is out.  Behind those of `tops` tokens none is looked for
- * of which no more than `enough` of the text can be: it is 0. */
-static int count_ngrams(const Lines *l, const Sums *s, int first, int tops, int last, double enough, double *out) {
+/* The numbers of n-grams of `first` to `last` tokens of a text that has ended, 0 for the others; 0 where memory is out. */
+static int count_ngrams(const Lines *l, const Sums *s, int first, int last, double *out) {
     int64_t *places = l->line_characters, num_places = 0; /* the lines are counted, and leave their room */
     room.used = s->tokens;
     for (int n = 2; n <= 10; n++) out[TOP_2_GRAM + n - 2] = 0;
     for (int64_t end = first - 1; end < s->tokens; end++) places[num_places++] = end;
-    for (int n = first; n <= last; n++) {
-        double most, found = repeated_ngrams(n, n >= 5, places, &num_places, l->lines, &most);
-        if (found < 0) return 0;
-        out[TOP_2_GRAM + n - 2] = found;
-        if (n >= tops && most <= enough) break; /* the most frequent ones may lie over each other, and be more than they cover */
+    for (int n = first; n <= last; n++)
+        if ((out[TOP_2_GRAM + n - 2] = repeated_ngrams(n, n >= 5, places, &num_places, l->lines)) < 0) return 0;
+    return 1;
+}
+
+/* The numbers of texts one behind the other: text d is text[offsets[d]:offsets[d + 1]], out is (num_texts, NUM_MEASURES) in the order of `Measures` in
+ * text_measures.py, with n-grams of `first` to `last` tokens.  Returns 0 where memory is out. */
+int texts_measure(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, int first, int last, double *out) {
+    Words words;
+    for (int64_t d = 0; d < num_texts; d++, out += NUM_MEASURES) {
+        const uint8_t *p = text + offsets[d], *end = text + offsets[d + 1];
+        Lines l;
+        Sums s = {0};
+        int number;
+        if (!begin_text(end - p, &l)) return 0;
+        while ((number = cut_words(p, end, &words)))
+            for (int i = 0; i < number; p = words.ends[i++]) {
+                add_space(&l, p, words.starts[i], &s);
+                add_word(t, words.starts[i], words.ends[i], words.keys[i], &l, &s);
+            }
+        add_space(&l, p, end, &s);
+        if (!end_text(&l, &s, out) || !count_ngrams(&l, &s, first, last, out)) return 0;
     }
     return 1;
 }
 
-/* The numbers of a text in the order of `Measures` in text_measures_plain.py; 0 where memory is out. */
-int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out) {
-    Lines l;
-    Sums s = {0};
-    Words words;
-    const uint8_t *p = text, *end = text + size;
-    int number;
-    if (!begin_text(size, &l)) return 0;
-    while ((number = next_words(t, p, end, &words))) p = add_words(t, p, &words, number, &l, &s);
-    add_space(&l, p, end, &s);
-    return end_text(&l, &s, out) && count_ngrams(&l, &s, 2, 4, 10, -1, out);
-}
-
-typedef struct { /* `Rule` of filter_settings.py; infinite where there is no limit */
-    int32_t measure, unless; /* NOTHING: it is always 0, or there is none */
-    double max, min, unless_max, unless_min, from_words, from_lines;
-} Rule;
-
-static inline double measured(const double *out, int32_t measure) {
-    return measure == NOTHING ? 0 : measure == ENDED_LINES ? out[TERMINAL_LINES] - out[ELLIPSIS_LINES] : out[measure];
-}
-
-static inline int asks(const Rule *rule, const double *out) {
-    if (out[WORDS] < rule->from_words || out[LINES] < rule->from_lines) return 0;
-    double value = measured(out, rule->unless);
-    return rule->unless == NOTHING || value > rule->unless_max || value < rule->unless_min;
-}
-
-enum { NO_RULE = -1, UNKNOWN = -2 };
-
-/* The first rule that refuses a text that has ended, and its value; UNKNOWN where memory is out.  N-grams are counted as far as a rule asks for them. */
-static int refusing(const Lines *l, const Sums *s, const Rule *rules, int64_t num_rules, double *out, double *value) {
-    int first = 11, tops = 0, last = 0;
-    double enough = 1; /* rules of duplicate n-grams let this pass */
-    for (int64_t i = 0; i < num_rules; i++) {
-        const Rule *rule = &rules[i];
-        int of_ngrams = rule->measure >= TOP_2_GRAM && rule->measure < NUM_MEASURES, n = rule->measure - TOP_2_GRAM + 2;
-        if (rule->unless >= TOP_2_GRAM && rule->unless < NUM_MEASURES) first = 2, last = 10, enough = -1; /* few settings do so */
-        if (!of_ngrams || (rule->unless < TOP_2_GRAM || rule->unless == ENDED_LINES ? !asks(rule, out) : 0)) continue;
-        if (n < first) first = n;
-        if (n > last) last = n;
-        if (n < 5 && n > tops) tops = n;
-        if (n >= 5) enough = rule->min > 0 ? -1 : rule->max < enough ? rule->max : enough;
-    }
-    if (last && !count_ngrams(l, s, first, tops, last, enough, out)) return UNKNOWN;
-    for (int64_t i = 0; i < num_rules; i++) {
-        *value = measured(out, rules[i].measure);
-        if ((*value > rules[i].max || *value < rules[i].min) && asks(&rules[i], out)) return i;
-    }
-    return NO_RULE;
-}
-
-/* What texts one behind the other may need, and which of them pass the rules as they are.
- *
- * offsets: text d is text[offsets[d]:offsets[d + 1]].  hard: a text that may need one of these
- * repairs is not measured on to its end.
- * dirt: of each text, as `text_dirt`.  refused: the number of the first rule that refuses it, NO_RULE where it passes, UNKNOWN where it was not asked.
- * values: of that rule, or the words of a text that passes.
- * measures: whether words are to be counted where there are no rules.
- */
-void texts_judge(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, const Rule *rules,
-                 int64_t num_rules, int measures, uint32_t *dirt, int32_t *refused, double *values) {
-    double out[NUM_MEASURES] = {0};
-    Words words;
-    for (int64_t d = 0; d < num_texts; d++) {
-        const uint8_t *start = text + offsets[d], *end = text + offsets[d + 1], *p = start;
-        refused[d] = UNKNOWN;
-        values[d] = 0;
-        Lines l;
-        Sums s = {0};
-        if (!measures || !begin_text(end - start, &l)) {
-            dirt[d] = text_dirt(t, start, end - start);
-            if (!measures) refused[d] = NO_RULE;
-            continue;
-        }
-        uint32_t found = 0;
-        Sought sought = {.before = '\n', .before_that = '\n'};
-        int number, settled = 0;
-        if (p < end && (*p == ' ' || *p == '\n')) found |= SPACING;
-        while ((number = next_words(t, p, end, &words))) {
-            const uint8_t *before = p;
-            for (int i = 0; i < number; i++) {
-                found |= next_dirt(t, p, &words, i, &sought, &settled);
-                p = words.ends[i];
-            }
-            if (!(found & hard)) add_words(t, before, &words, number, &l, &s);
-        }
-        found |= space_dirt(t, p, end, &sought);
-        if (start < end && (sought.before == ' ' || sought.before == '\n')) found |= SPACING;
-        dirt[d] = found;
-        if (found & hard) continue;
-        add_space(&l, p, end, &s);
-        if (!end_text(&l, &s, out)) continue;
-        refused[d] = refusing(&l, &s, rules, num_rules, out, &values[d]);
-        if (refused[d] == NO_RULE) values[d] = out[WORDS];
-    }
+/* Which repairs each of some texts may need, likewise: `dirt` is (num_texts,). */
+void texts_dirt(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t *dirt) {
+    for (int64_t d = 0; d < num_texts; d++) dirt[d] = text_dirt(t, text + offsets[d], text + offsets[d + 1]);
 }
