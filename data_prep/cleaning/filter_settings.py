@@ -247,7 +247,8 @@ def _threshold(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Threshol
     return Threshold(
         name,
         row["measure"],
-        **limits,
+        limits.get("max"),
+        limits.get("min"),
         **least,
         unless=_threshold(f"{name}: unless", row["unless"], known=_LIMIT_KEYS) if row.get("unless") else None,
         needs_stop_words=setting_values.switch(f"rules: {name}: needs_stop_words", row.get("needs_stop_words")),
