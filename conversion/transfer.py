@@ -9,28 +9,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common import command
 from common.artifacts import free_output
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from conversion.embeddings import METHODS
-from conversion.embeddings.arguments import (
-    add_learning_arguments,
-    add_transfer_arguments,
-    learning_options,
-    method_name,
-    take_recommended,
-    transfer_request,
-)
-from conversion.embeddings.methods.learning_options import LearningOptions
+from conversion.embeddings.options import LearningOptions, add_transfer_options, take_recommended, transfer_request
 from data_prep.reading.named_texts import read_texts
 from data_prep.tokenizers.files import start_with_torch, start_without_torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(_named_method(sys.argv[1:] if argv is None else argv)).parse_args(argv)
     if arguments.method_from is not None:
         take_recommended(arguments)
     target = arguments.tokenizer or f"--vocabulary {arguments.vocabulary}"
@@ -50,12 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts = read_texts(
         arguments.report_text, option="--report-text", text_key=arguments.text_key, separator=arguments.document_separator or "blank-line"
     )
-    state = arguments.output.with_name(f"{arguments.output.name}.learning")
-    learning = learning_options(arguments, state=state)
+    request, state = transfer_request(arguments), arguments.output.with_name(f"{arguments.output.name}.learning")
     if learns:
         free_output(arguments.output)  # not after hours
-        learning = learning or LearningOptions(state=state)
-    transfer = plan_transfer(transfer_request(arguments, method=arguments.method, seed=arguments.seed, learning=learning))
+        request = replace(request, learning=replace(request.learning or LearningOptions(), state=state))
+    transfer = plan_transfer(request)
     manifest, warnings = write_transfer(transfer, arguments.output, arguments=vars(arguments), report_texts=texts)
     if learns:
         state.unlink(missing_ok=True)
@@ -72,24 +64,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.DONE
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(method: str | None) -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
+        f"{__doc__}\n`--method NAME --help` shows the options that serve a method; without a name, all are shown.",
         prog="conversion.transfer",
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
-    add_transfer_arguments(parser)
-    add_learning_arguments(parser)
-    parser.add_argument(
-        "--method", type=method_name, choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep"
-    )
+    add_transfer_options(parser, method=method)
     parser.add_argument(
         "--method-from",
         type=Path,
         metavar="DIR",
         help="take the method that this output of conversion.transfer_compare recommends, and of the material what it makes use of",
     )
-    parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
     parser.add_argument(
         "--report-text",
         nargs="+",
@@ -99,6 +86,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     return parser
+
+
+def _named_method(words: Sequence[str]) -> str | None:
+    """The method whose options `--help` shows, if the words name one."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--method", nargs="?")
+    named = parser.parse_known_args(words)[0].method
+    return named if named in METHODS else None
 
 
 if __name__ == "__main__":

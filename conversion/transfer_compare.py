@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from common import command
 from common.artifacts import combined_digest, staged_directory, write_manifest
 from conversion.embeddings import METHODS
-from conversion.embeddings.arguments import add_transfer_arguments, method_name, transfer_request
-from conversion.embeddings.settings import COPYING_STRATEGIES
+from conversion.embeddings.options import COPYING_STRATEGIES, MATERIAL, METHOD_NAME, add_transfer_options, transfer_request
 from data_prep.reading.named_texts import Text, read_texts
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from conversion.comparing.comparison import Measurement, Planned
     from conversion.embeddings.case import TransferCase
-    from conversion.embeddings.request import TransferRequest
+    from conversion.embeddings.options import TransferRequest
 
 STAGE = "conversion.transfer_compare"
 # Compared only where they are named: what gives the rows of `sava` to four digits in a hundred to a thousand times the time, and what learns.
@@ -167,7 +166,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     Raises:
         ValueError: if a named method lacks material, if none is left, or if some material serves none of them.
     """
-    from conversion.embeddings.request import MATERIAL, refusal_of
+    from conversion.embeddings.request import refusal_of
     from conversion.embeddings.vocabularies.strategies import read_by, require_vocabulary_options
 
     require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
@@ -202,12 +201,11 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m conversion.transfer_compare --source opt-1.3b/ --tokenizer slovene/ --text sl.jsonl.gz \\\n"
         "      --heldout sl=heldout.sl.txt --steps 50 --output comparison/",
     )
-    add_transfer_arguments(parser)
+    add_transfer_options(parser, leave_out=("method", "seed", "learning"))
     parser.add_argument(
         "--methods",
         nargs="+",
-        type=method_name,
-        choices=tuple(METHODS),
+        **METHOD_NAME,
         help="default: all that the given material allows, but sava-adam and those that learn",
     )
     parser.add_argument("--heldout", nargs="+", required=True, metavar="NAME=FILE", help="texts to measure on, none of them in --text")

@@ -17,7 +17,7 @@ from common.tables import markdown_table
 from conversion.comparing.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte, standing_of
 from conversion.comparing.decision import DecisionRule, Standing, figure_of
 from conversion.embeddings import METHODS
-from conversion.embeddings.request import MATERIAL
+from conversion.embeddings.options import MATERIAL
 from conversion.measuring.intervals import FEW_UNITS
 from conversion.measuring.significance import LEAST_UNITS
 from data_prep.reading.named_texts import Text

@@ -13,10 +13,9 @@ from common.artifacts import read_manifest, require_same_tokenizer
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.embeddings.factorisation import choose_factorised_size
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
-from conversion.embeddings.methods.learning_options import LearningOptions, Teacher
-from conversion.embeddings.methods.method import TransferInputs
+from conversion.embeddings.methods.method import Teacher, TransferInputs
 from conversion.embeddings.methods.words import read_dictionary
-from conversion.embeddings.request import TransferRequest
+from conversion.embeddings.options import LearningOptions, TransferRequest
 from conversion.embeddings.spaces.helper_model import HelperModel
 from conversion.embeddings.spaces.word_vectors import WordVectors
 from conversion.embeddings.vocabularies.strategies import TargetTokenizer, read_source_tokenizer, target_tokenizer
@@ -28,6 +27,8 @@ from data_prep.tokenizers.files import tokenizer_digest
 
 if TYPE_CHECKING:
     from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
+
+_AS_GIVEN = ("seed", "text", "source_text", "vectors", "parallel", "num_atoms", "num_pairs", "fallback")  # to a method as to the command
 
 
 @dataclass(frozen=True)
@@ -86,23 +87,16 @@ def read_case(request: TransferRequest) -> TransferCase:
         overlap=map_vocabulary(
             source, target, special_tokens=request.special_tokens, known_ids=target_files.source_ids, matching=request.matching
         ),
-        seed=request.seed,
         tokenize=partial(_tokenize, target_files.tokenizer),
         tokenize_source=partial(_tokenize, source_tokenizer),
-        text=request.text,
-        source_text=request.source_text,
-        vectors=request.vectors,
         helper=HelperModel.open(request.helper) if request.helper else None,
         encoder=HelperModel.open(request.encoder) if request.encoder else None,
         word_vectors=WordVectors.read(request.word_vectors) if request.word_vectors else None,
         source_word_vectors=WordVectors.read(request.source_word_vectors) if request.source_word_vectors else None,
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
-        parallel=request.parallel,
-        num_atoms=request.num_atoms,
-        num_pairs=request.num_pairs,
         as_published=bool(request.as_published),
-        fallback=request.fallback,
         teacher=Teacher(request.source, output_layer, request.random_statistics, request.learning or LearningOptions()),
+        **{name: getattr(request, name) for name in _AS_GIVEN},
     )
     return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)
 

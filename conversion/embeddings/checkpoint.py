@@ -18,14 +18,13 @@ from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME,
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
-from conversion.embeddings.layers import TokenLayers
-from conversion.embeddings.methods.method import TransferInputs, copy_all
+from conversion.embeddings.methods.method import copy_all
 from conversion.embeddings.methods.random_rows import row_statistics
 from conversion.embeddings.methods.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, target_matrix
+from conversion.embeddings.options import TransferRequest
 from conversion.embeddings.report.figures import TEXT_BYTES, LayerRows
 from conversion.embeddings.report.files import write_report
-from conversion.embeddings.request import TransferRequest, require_options
-from conversion.embeddings.vocabularies.strategies import TargetTokenizer
+from conversion.embeddings.request import require_options
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.embeddings.vocabularies.vocabulary_map import ids_of_same_tokens
 from conversion.formats.lazy_tensor import Bits, LazyTensor
@@ -37,24 +36,18 @@ _COPY = "copy"  # what manifests call the method where nothing is new
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(TransferCase):
     """A transfer that is decided and not yet written."""
 
     request: TransferRequest
-    checkpoint: HFCheckpoint
-    layers: TokenLayers
-    output_layer: str
-    factorised_size: int | None
-    inputs: TransferInputs
     plan: RowPlan
-    target: TargetTokenizer
 
     @classmethod
     def of(cls, case: TransferCase, request: TransferRequest) -> Transfer:
         """Decide where every row comes from, by the request's method and seed."""
         inputs = replace(case.inputs, seed=request.seed)
         plan = copy_all(inputs) if request.method is None else METHODS[request.method].plan(inputs)
-        return cls(request, case.checkpoint, case.layers, case.output_layer, case.factorised_size, inputs, plan, case.target)
+        return cls(**vars(case) | {"inputs": inputs, "request": request, "plan": plan})
 
     @property
     def keeps_matrices(self) -> bool:
@@ -164,18 +157,29 @@ def write_transfer(
     Raises:
         ValueError: if the output exists or the disk is too small.
     """
-    request, checkpoint = transfer.request, transfer.checkpoint
-    tensors = list(transfer.tensors())
-    is_tied = transfer.output_layer == "tied"
+    tensors, factors = list(transfer.tensors()), list(_factor_tensors(transfer))
+    facts, inputs = _facts(transfer), _inputs(transfer, report_texts)
+    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
+        digests, lost = _write_checkpoint(transfer, staging, tensors, factors)
+        warnings = _write_report(transfer, staging, facts, report_texts)
+        manifest = write_manifest(
+            staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests
+        )
+    return manifest, [*transfer.target.warnings, *lost, *warnings]
+
+
+def _facts(transfer: Transfer) -> dict[str, Any]:
+    """What the transfer is, for manifest and report."""
+    request = transfer.request
     facts = {
         "tokenizer_digest": transfer.target.digest,
         "vocab_size": transfer.num_rows,
-        "tie_word_embeddings": is_tied,
+        "tie_word_embeddings": transfer.output_layer == "tied",
         "method": request.method or _COPY,
         "vocabulary": {"strategy": request.vocabulary.strategy, **transfer.target.facts},
         "head": transfer.output_layer,
         "seed": request.seed,
-        "model_type": checkpoint.model_type,
+        "model_type": transfer.checkpoint.model_type,
         "matching": request.matching,
         "num_rows_by_origin": transfer.plan.counts(),
     }
@@ -185,7 +189,13 @@ def write_transfer(
         facts["learning"] = dict(transfer.plan.facts)
     if transfer.factorised_size is not None:
         facts["factorised_size"] = transfer.factorised_size
-    inputs = {str(request.source): checkpoint.digest()}
+    return facts
+
+
+def _inputs(transfer: Transfer, report_texts: Sequence[Text]) -> dict[str, str]:
+    """All that was read, with its digest."""
+    request = transfer.request
+    inputs = {str(request.source): transfer.checkpoint.digest()}
     if request.tokenizer is not None:
         is_target = request.vocabulary.strategy == "replace"
         inputs[str(request.tokenizer)] = transfer.target.digest if is_target else tokenizer_digest(load_tokenizer(request.tokenizer))
@@ -194,31 +204,38 @@ def write_transfer(
     files.append(request.parallel.path if request.parallel else None)
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
-    factors = list(_factor_tensors(transfer))
-    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
-        renumbered = _with_target_ids(checkpoint.config, transfer)
-        lost = _lost_ids(CONFIG_NAME, renumbered, transfer)
-        config = with_language_values(renumbered.config, vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
-        digests = write_hf_checkpoint(staging, config, tensors)
-        if factors:
-            digests[FACTORS_NAME] = write_safetensors(staging / FACTORS_NAME, factors)
-        write_tokenizer_files(staging, transfer.target.files)
-        if not sees_nothing(renumbered):
-            copy_processor(request.source, staging)
-        generation_config = _generation_config(request.source)
-        if generation_config is not None:
-            renumbered = _with_target_ids(generation_config, transfer)
-            lost += _lost_ids(GENERATION_CONFIG_NAME, renumbered, transfer)
-            write_json(staging / GENERATION_CONFIG_NAME, renumbered.config)
-        texts = {text.name: _first_documents(text.documents) for text in report_texts}
-        if not texts and request.text is not None:
-            texts["--text"] = _first_documents(request.text)
-        layers = _written_layers(transfer, HFCheckpoint.open(staging))
-        warnings = write_report(staging, transfer.inputs, transfer.plan, facts, layers=layers, texts=texts)
-        manifest = write_manifest(
-            staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests
-        )
-    return manifest, [*transfer.target.warnings, *lost, *warnings]
+    return inputs
+
+
+def _write_checkpoint(
+    transfer: Transfer, directory: Path, tensors: Sequence[LazyTensor], factors: Sequence[LazyTensor]
+) -> tuple[dict[str, str], list[str]]:
+    """Write weights, tokenizer and configs; give the digests of what was large, and a sentence for each id that was lost."""
+    source, is_tied = transfer.request.source, transfer.output_layer == "tied"
+    renumbered = _with_target_ids(transfer.checkpoint.config, transfer)
+    lost = _lost_ids(CONFIG_NAME, renumbered, transfer)
+    config = with_language_values(renumbered.config, vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
+    digests = write_hf_checkpoint(directory, config, tensors)
+    if factors:
+        digests[FACTORS_NAME] = write_safetensors(directory / FACTORS_NAME, factors)
+    write_tokenizer_files(directory, transfer.target.files)
+    if not sees_nothing(renumbered):
+        copy_processor(source, directory)
+    generation_config = _generation_config(source)
+    if generation_config is not None:
+        renumbered = _with_target_ids(generation_config, transfer)
+        lost += _lost_ids(GENERATION_CONFIG_NAME, renumbered, transfer)
+        write_json(directory / GENERATION_CONFIG_NAME, renumbered.config)
+    return digests, lost
+
+
+def _write_report(transfer: Transfer, directory: Path, facts: Mapping[str, Any], report_texts: Sequence[Text]) -> list[str]:
+    """Write the report on what has been written; give the sentences about rows that need a look."""
+    texts = {text.name: _first_documents(text.documents) for text in report_texts}
+    if not texts and transfer.request.text is not None:
+        texts["--text"] = _first_documents(transfer.request.text)
+    layers = _written_layers(transfer, HFCheckpoint.open(directory))
+    return write_report(directory, transfer.inputs, transfer.plan, facts, layers=layers, texts=texts)
 
 
 def _written_layers(transfer: Transfer, written: HFCheckpoint) -> list[LayerRows]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from conversion.embeddings.settings import FULL
+from conversion.embeddings.options import FULL
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,79 +1,10 @@
-"""What to transfer and how, and whether a method has all that it needs; nothing is read yet."""
+"""Whether a method has all that it needs, and nothing that it would ignore; nothing is read yet."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-
 from conversion.embeddings import METHODS, RENAMED_METHODS
-from conversion.embeddings.methods.learning_options import LearningOptions
-from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.settings import COPYING_STRATEGIES, GROWING_STRATEGIES, VectorOptions, VocabularyOptions
+from conversion.embeddings.options import COPYING_STRATEGIES, GROWING_STRATEGIES, MATERIAL, LearningOptions, TransferRequest
 from conversion.embeddings.vocabularies.strategies import read_by, require_vocabulary_options
-from data_prep.reading.documents import Documents
-
-# What methods learn from or are told: field of the request -> its option and what it is.
-MATERIAL = {
-    "text": ("--text FILE", "text in the target language"),
-    "source_text": ("--source-text FILE", "text in the source language"),
-    "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
-    "encoder": ("--encoder DIR", "an encoder of both languages"),
-    "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
-    "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
-    "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
-    "parallel": ("--parallel FILE", "sentences with their translations"),
-    "as_published": ("--as-published", "another way in the published code"),
-    "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
-    "num_pairs": ("--num-pairs N", "on how many shared tokens a map is fitted"),
-    "learning": ("--steps N and the other options of learning", "how to learn rows"),
-}
-
-
-@dataclass(frozen=True)
-class TransferRequest:
-    """What to transfer and how.
-
-    Attributes:
-        source: folder of the model with its tokenizer.
-        tokenizer: folder of the target tokenizer; None where the vocabulary is made from the source's alone.
-        method: a name in `METHODS`; None where all rows are copies.
-        vocabulary: what the target's vocabulary is.
-        output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
-        text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary, parallel: what some methods learn from, see `TransferInputs`.
-        num_atoms, num_pairs, as_published: what some methods are told, see `TransferInputs`.
-        fallback: `mean` or `random`, for tokens that the method has nothing for.
-        factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
-        random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
-        special_tokens: target token -> source token, over the rules of `map_vocabulary`.
-        matching: one of `MATCHINGS`, which tokens of text count as shared.
-        learning: what a learned method is told; None where nothing is, which is the defaults.
-    """
-
-    source: Path
-    tokenizer: Path | None
-    method: str | None
-    vocabulary: VocabularyOptions = field(default_factory=VocabularyOptions)
-    output_layer: str | None = None
-    seed: int = 42
-    text: Documents | None = None
-    source_text: Documents | None = None
-    vectors: VectorOptions = field(default_factory=VectorOptions)
-    helper: Path | None = None
-    encoder: Path | None = None
-    word_vectors: Path | None = None
-    source_word_vectors: Path | None = None
-    dictionary: Path | None = None
-    parallel: ParallelText | None = None
-    num_atoms: int | None = None
-    num_pairs: int | None = None
-    as_published: bool | None = None
-    fallback: str = "mean"
-    factorised_size: int | str | None = None
-    random_statistics: str = "dimension"
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
-    matching: str = "exact"
-    learning: LearningOptions | None = None
 
 
 def require_options(request: TransferRequest) -> None:

@@ -233,6 +233,17 @@ def test_text_must_fit_the_method(folders: dict[str, Path], tmp_path: Path) -> N
     assert str(error.value) == "--method focus needs text in the target language; give it with --text FILE"
 
 
+@pytest.mark.parametrize("method", [*METHODS, ""])
+def test_help_shows_what_serves_the_method(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*(["--method", method] if method else []), "--help"])
+    shown = capsys.readouterr().out
+    options = {"helper": "--helper", "num_atoms": "--num-atoms", "parallel": "--parallel-columns", "vectors": "--vector-size"}
+    for name, flag in (options | {"encoder": "--encoder", "learning": "--steps", "as_published": "--as-published"}).items():
+        assert (f"{flag} " in shown) == (not method or name in METHODS[method].uses), name
+    assert "--vocabulary" in shown and "--text FILE" in shown  # which serve every method
+
+
 def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path: Path) -> None:
     material = ["--dictionary", str(folders["dictionary"]), "--source-vectors", str(folders["source-vectors"])]
     arguments = ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "wechsel", *material]

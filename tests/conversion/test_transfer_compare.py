@@ -40,8 +40,7 @@ from conversion.comparing.page import Comparison
 from conversion.embeddings.case import read_case
 from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
 from conversion.embeddings.methods import words as word_methods
-from conversion.embeddings.request import TransferRequest
-from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.options import TransferRequest, VectorOptions
 from conversion.measuring.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
 from conversion.transfer_compare import main
 from data_prep.reading.documents import Documents

@@ -15,8 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from common.artifacts import combined_digest, digest_bytes
-from conversion.embeddings.methods.learning_options import Teacher
-from conversion.embeddings.methods.method import TransferInputs, plan_rows
+from conversion.embeddings.methods.method import Teacher, TransferInputs, plan_rows
 from conversion.embeddings.methods.paired_windows import Window, balanced_order, make_batch, paired_windows
 from conversion.embeddings.methods.random_rows import RowStatistics, row_statistics
 from conversion.embeddings.methods.row_plan import INPUT_LAYER, MappedRows, Origin, RowPlan, make_rows, weighted_sums

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.methods.learning_options import Teacher
 from conversion.embeddings.methods.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.methods.subword_pieces import piece_weights
-from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.options import LearningOptions, VectorOptions
 from conversion.embeddings.spaces.stored_rows import StoredRows, release_rows
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
@@ -33,6 +33,22 @@ _ORIGIN_OF_MATCH = {
     Match.CASE_SPACE: Origin.COPIED_CASE_SPACE,
     **dict.fromkeys(SPECIAL_MATCHES, Origin.SPECIAL),
 }
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The model whose rows are transferred, for methods that run it.
+
+    Attributes:
+        directory: its folder.
+        output_layer: what becomes of the output layer, one of `OUTPUT_LAYERS`.
+        random_statistics: as `TransferRequest` has it.
+    """
+
+    directory: Path
+    output_layer: str
+    random_statistics: str
+    options: LearningOptions
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import regex
 
-from conversion.embeddings.settings import VECTOR_SUFFIXES
+from conversion.embeddings.options import VECTOR_SUFFIXES
 from conversion.embeddings.spaces.colexnet import has_languages, text_of
 from conversion.embeddings.spaces.fasttext import MAX_SENTENCE_TOKENS
 from conversion.embeddings.spaces.token_vectors import TokenVectors

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conversion.embeddings.settings import STRATEGIES, TOKENS_BY, VocabularyOptions
+from conversion.embeddings.options import STRATEGIES, TOKENS_BY, VocabularyOptions
 from conversion.embeddings.vocabularies.chat_template import carried_templates
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents, batches

@@ -29,7 +29,7 @@ from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows, row_statistics
 from conversion.embeddings.methods.row_plan import Origin, RowPlan, make_rows, weighted_sums
 from conversion.embeddings.methods.words import read_dictionary, word_alignment
-from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.options import VectorOptions
 from conversion.embeddings.spaces.helper_model import HelperModel
 from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_of_sorted, sparsemax_weights
 from conversion.embeddings.spaces.static_vectors import train_token_vectors

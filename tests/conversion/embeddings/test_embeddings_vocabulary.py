@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from conversion.embeddings.settings import VocabularyOptions
+from conversion.embeddings.options import VocabularyOptions
 from conversion.embeddings.vocabularies.strategies import target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import Match, map_vocabulary

@@ -15,7 +15,7 @@ from conversion.embeddings import METHODS
 from conversion.embeddings.methods import words
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.words import read_dictionary, word_alignment
-from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.options import VectorOptions
 from conversion.embeddings.spaces.word_vectors import WordCorpus, WordVectors, train_word_vectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary

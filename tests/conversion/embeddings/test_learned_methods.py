@@ -20,11 +20,9 @@ from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.checkpoint import Transfer
 from conversion.embeddings.methods import row_learning
 from conversion.embeddings.methods.learned import choose_lesson
-from conversion.embeddings.methods.learning_options import LearningOptions
 from conversion.embeddings.methods.paired_windows import Window, balanced_order, cut
 from conversion.embeddings.methods.row_plan import Origin
-from conversion.embeddings.request import TransferRequest
-from conversion.embeddings.settings import VocabularyOptions
+from conversion.embeddings.options import LearningOptions, TransferRequest, VocabularyOptions
 from conversion.measuring.bits_per_byte import choose_start_token
 from conversion.transfer import main
 from data_prep.reading.documents import Documents

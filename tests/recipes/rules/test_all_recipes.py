@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.command import arguments_of
-from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.options import VectorOptions
 from conversion.families import language_config
 from conversion.transfer import main as transfer
 from recipes.numbers import arithmetic
