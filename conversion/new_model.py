@@ -9,12 +9,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
 from common.progress import show
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
+
+if TYPE_CHECKING:
+    from conversion.families.family import Family
 
 STAGE = "conversion.new_model"
 DEFAULT_MODEL_TYPE = "opt"
@@ -55,7 +58,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         "pad_token_id": tokenizer.pad_token_id,
     }
     fields = {key: value for key, value in config.items() if key != "model_type"} | of_tokenizer
-    if family.model_type == "opt":
+    if "word_embed_proj_dim" in family.defaults:
         fields["word_embed_proj_dim"] = fields["hidden_size"]
     hf_config = AutoConfig.for_model(family.model_type, **fields)
     tied = bool(hf_config.tie_word_embeddings)
@@ -90,19 +93,21 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         )
 
 
-# Flag -> key of config.json; OPT has a word of its own for the width of the feed-forward part, and it and encoders have no groups of heads.
+# Flag -> key of config.json, or, where a family has a word of its own for it, that.
 SIZES = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "ffn_size": "intermediate_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "max_positions": "max_position_embeddings",
+    "num_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "ffn_size": ("intermediate_size", "ffn_dim"),
+    "num_attention_heads": ("num_attention_heads",),
+    "num_key_value_heads": ("num_key_value_heads",),
+    "max_positions": ("max_position_embeddings",),
 }
-_UNGROUPED = {flag: key for flag, key in SIZES.items() if flag != "num_key_value_heads"}
-SIZES_OF = {"opt": {**_UNGROUPED, "ffn_size": "ffn_dim"}, "bert": _UNGROUPED, "roberta": _UNGROUPED, "xlm-roberta": _UNGROUPED}
-NAMES = {"opt": "OPT", "bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-R"}
 NOT_REQUIRED = ("ffn_size", "num_key_value_heads")
+
+
+def sizes_of(family: Family) -> dict[str, str]:
+    """Flag -> key of config.json, of the sizes that the models of a family have."""
+    return {flag: key for flag, keys in SIZES.items() for key in keys if key in family.defaults}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,15 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:
     """config.json from file and flags."""
+    from conversion.families import family_of
+
     config = _read_config(arguments.hf_config) if arguments.hf_config else {}
     model_type = arguments.model_type or config.get("model_type", DEFAULT_MODEL_TYPE)
     if config.get("model_type", model_type) != model_type:
         raise ValueError(
             f"--hf-config {arguments.hf_config} is the configuration of a model of type {config['model_type']}, not {model_type}"
         )
-    sizes = SIZES_OF.get(model_type, SIZES)
+    sizes = sizes_of(family_of(model_type, source="the new model"))
     if "num_key_value_heads" not in sizes and arguments.num_key_value_heads is not None:
-        raise ValueError(f"--num-key-value-heads is given, but {NAMES[model_type]} has a key and a value for each head")
+        raise ValueError(f"--num-key-value-heads is given, but a model of the type {model_type} has a key and a value for each head")
     config |= {key: value for flag, key in sizes.items() if (value := getattr(arguments, flag)) is not None}
     if model_type in POSITIONS_FROM_PAD and arguments.max_positions is not None:
         config["max_position_embeddings"] += 2  # rows of the table for padding
