@@ -18,8 +18,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from nemo_patches.stand_ins.distribution import StandInFinder
-from nemo_patches.stand_ins.packages import apex_modules, transformer_engine_modules
+from nemo_patches.stand_ins.packages import StandInFinder, apex_modules, transformer_engine_modules
 
 VERSIONS = ("2.7.0", "2.9.0", "2.12.0")  # of TransformerEngine
 

@@ -6,12 +6,25 @@ Both count steps per parameter group, give every parameter state at the first st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from nemo_patches.fake_devices.fusion import one_kernel
+from nemo_patches.stand_ins.base import ANY, require_defaults
+
+_TAKEN = {
+    "amsgrad": False,
+    "bias_correction": True,
+    "adam_w_mode": True,
+    "capturable": False,
+    "master_weights": False,
+    "set_grad_none": ANY,
+}
+_IN_FEWER_BITS = {"use_decoupled_grad": False, "store_param_remainders": False} | dict.fromkeys(
+    ("master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"), torch.float32
+)
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -20,6 +33,8 @@ class FusedAdam(torch.optim.Optimizer):
     TransformerEngine's further arguments, which keep moments and weights in fewer bits, are accepted with their defaults alone.
     """
 
+    taken: ClassVar[dict[str, Any]] = _TAKEN | _IN_FEWER_BITS
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -27,24 +42,10 @@ class FusedAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        *,
-        bias_correction: bool = True,
-        adam_w_mode: bool = True,
-        capturable: bool = False,
-        master_weights: bool = False,
-        use_decoupled_grad: bool = False,
-        store_param_remainders: bool = False,
-        set_grad_none: bool | None = None,
-        **dtypes: torch.dtype,
+        **others: Any,
     ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
-        if capturable or master_weights or use_decoupled_grad or store_param_remainders or not adam_w_mode or not bias_correction:
-            raise NotImplementedError("the stand-in for FusedAdam is AdamW with moments in float32 alone")
-        if unknown := {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32}:
-            raise NotImplementedError(f"the stand-in for FusedAdam is AdamW with moments in float32 alone; found {unknown}")
-        super().__init__(params, {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        require_defaults("FusedAdam", others, self.taken)
+        super().__init__(params, {"lr": lr, "bias_correction": True, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:  # type: ignore[override]
         """One step of every parameter that has a gradient."""
@@ -55,7 +56,6 @@ class FusedAdam(torch.optim.Optimizer):
                     group["step"] = group.get("step", 0) + 1
                     if not isinstance(group["step"], int):
                         raise TypeError(f"the kernel takes the number of the step as an int; found {group['step']!r}")
-                    assert group["bias_correction"]
                 for parameter in group["params"]:
                     self._update(parameter, group)
         return loss
@@ -114,34 +114,9 @@ def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequenc
 
 
 class ApexFusedAdam(FusedAdam):
-    """Apex's: a parameter gets its state with its first gradient; no other arguments than these."""
+    """Apex's: a parameter gets its state with its first gradient; no arguments for fewer bits."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        bias_correction: bool = True,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        adam_w_mode: bool = True,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        set_grad_none: bool = True,
-        capturable: bool = False,
-        master_weights: bool = False,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            bias_correction=bias_correction,
-            adam_w_mode=adam_w_mode,
-            capturable=capturable,
-            master_weights=master_weights,
-        )
+    taken = _TAKEN
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         if parameter.grad is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from nemo_patches.fake_devices.world import on_gpu
-from nemo_patches.stand_ins.base import ExtraState
+from nemo_patches.stand_ins.base import ANY, ExtraState, require_defaults
+
+_TAKEN = {
+    "attention_type": "self",
+    "qkv_format": "sbhd",
+    "softmax_type": "vanilla",
+    "layer_number": ANY,
+    "cp_global_ranks": ANY,
+    "cp_stream": ANY,
+}
 
 
 class DotProductAttention(ExtraState):
@@ -25,25 +34,20 @@ class DotProductAttention(ExtraState):
         kv_channels: int,
         num_gqa_groups: int | None = None,
         attention_dropout: float = 0.0,
-        qkv_format: str = "sbhd",
         attn_mask_type: str = "causal",
         window_size: tuple[int, int] | None = None,
         sequence_parallel: bool = False,
         tp_size: int = 1,
         get_rng_state_tracker: Callable[[], Any] | None = None,
         tp_group: Any = None,
-        layer_number: int | None = None,
-        attention_type: str = "self",
         cp_group: Any = None,
-        cp_global_ranks: Any = None,
-        cp_stream: Any = None,
         cp_comm_type: str = "p2p",
         softmax_scale: float | None = None,
         softmax_type: str = "vanilla",
+        **others: Any,
     ) -> None:
         super().__init__()
-        if attention_type != "self" or qkv_format != "sbhd" or softmax_type != "vanilla":
-            raise NotImplementedError("the stand-in for TransformerEngine has causal self-attention of whole sequences alone")
+        require_defaults("TransformerEngine's attention", {**others, "softmax_type": softmax_type}, _TAKEN)
         if cp_group is not None and window_size is not None and cp_comm_type == "p2p":
             raise ValueError("around a ring of ranks TransformerEngine's attention knows no windows; cp_comm_type all_gather does")
         self.cp_group = cp_group
@@ -82,24 +86,20 @@ class DotProductAttention(ExtraState):
         Returns:
             (sequence, batch, heads * head_dim), or (tokens, heads * head_dim)
         """
-        if (qkv_format, attn_mask_type) in (("thd", "padding_causal"), ("thd", "padding_causal_bottom_right")):
+        layers = query_layer, key_layer, value_layer
+        if qkv_format == "thd" and attn_mask_type in ("padding_causal", "padding_causal_bottom_right"):
             if cu_seqlens_q is None or cu_seqlens_kv is None or self.cp_group is not None:
                 raise NotImplementedError("the stand-in for TransformerEngine has documents of given lengths on one rank alone")
             if on_gpu(query_layer):  # in a rehearsal, where bounds have no values: documents of equal length, none longer than the longest
                 pieces = -(-len(query_layer) // max_seqlen_q)  # type: ignore[operator]
-                lengths = [[(len(x) + place) // pieces for place in range(pieces)] for x in (query_layer, key_layer, value_layer)]
-                documents = zip(
-                    *(x.split(each) for x, each in zip((query_layer, key_layer, value_layer), lengths, strict=True)), strict=True
-                )
-                return self._attend_each(documents)
+                return self._attend_each([[(len(x) + place) // pieces for place in range(pieces)] for x in layers], layers)
             if attn_mask_type == "padding_causal" and not torch.equal(cu_seqlens_q, cu_seqlens_kv):
                 raise NotImplementedError("the stand-in for TransformerEngine has this mask of documents of the same lengths alone")
-            sizes = [bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_kv)]
-            for name, given, found in zip(["q", "kv"], (max_seqlen_q, max_seqlen_kv), map(max, sizes), strict=True):
+            of_queries, of_keys = (bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_kv))
+            for name, given, found in (("q", max_seqlen_q, max(of_queries)), ("kv", max_seqlen_kv, max(of_keys))):
                 if given != found:
                     raise ValueError(f"max_seqlen_{name} is {given}, but the longest document has {found} tokens")
-            documents = zip(*(x.split(sizes[x is not query_layer]) for x in (query_layer, key_layer, value_layer)), strict=True)
-            return self._attend_each(documents)
+            return self._attend_each([of_queries, of_keys, of_keys], layers)
         if (qkv_format, attn_mask_type) != ("sbhd", "causal"):
             raise NotImplementedError(f"the stand-in for TransformerEngine has no format {qkv_format} with the mask {attn_mask_type}")
         if self.cp_group is None or self.cp_group.size() == 1:
@@ -112,7 +112,8 @@ class DotProductAttention(ExtraState):
         draws = self.training and self.attention_dropout > 0
         return attend_over_pieces(query_layer, key_layer, value_layer, parts, group=self.cp_group, draws=draws)
 
-    def _attend_each(self, documents: Iterable[tuple[Tensor, ...]]) -> Tensor:
+    def _attend_each(self, lengths: list[list[int]], layers: tuple[Tensor, ...]) -> Tensor:
+        documents = zip(*(x.split(its) for x, its in zip(layers, lengths, strict=True)), strict=True)
         return torch.cat([self._attend(*(x.unsqueeze(1) for x in each), last=len(each[1])).squeeze(1) for each in documents])
 
     def _attend(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, *, last: int) -> Tensor:

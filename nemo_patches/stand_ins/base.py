@@ -1,8 +1,9 @@
-"""What all modules of TransformerEngine share: extra state, which is where FP8 keeps its scales."""
+"""What all stand-ins share: refusing what they do not compute, and the extra state of modules, which is where FP8 keeps its scales."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,6 +36,22 @@ class ExtraState(nn.Module):
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """Note the group over which the module is spread."""
         self.tp_group = tp_group
+
+
+ANY = object()  # as the default of an argument that changes nothing here
+
+
+def require_defaults(package: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse arguments that the real thing has not, and values that a stand-in would have to ignore.
+
+    Raises:
+        TypeError: for a name that is not among the defaults.
+        NotImplementedError: for another value than the default.
+    """
+    if unknown := sorted(given.keys() - defaults.keys()):
+        raise TypeError(f"what stands in for {package} has no argument {', '.join(unknown)}; known are {', '.join(defaults)}")
+    if other := {name: value for name, value in given.items() if defaults[name] is not ANY and value != defaults[name]}:
+        raise NotImplementedError(f"the stand-in for {package} computes nothing with {other}; no recipe of this project uses it")
 
 
 def set_attributes(parameter: nn.Parameter, **attributes: Any) -> None:

@@ -9,9 +9,54 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from nemo_patches.stand_ins.apex_functions import AccumulatingLinear
-from nemo_patches.stand_ins.base import ExtraState, set_attributes
+from nemo_patches.fake_devices.fusion import one_kernel
+from nemo_patches.stand_ins.base import ANY, ExtraState, require_defaults, set_attributes
 from nemo_patches.stand_ins.norms import layer_norm, rms_norm
+
+
+@one_kernel
+def accumulate_weight_gradient(inputs: Tensor, gradient: Tensor, main_grad: Tensor) -> None:
+    """Add the gradient of a linear layer's weight to what has been accumulated, in the precision of that.
+
+    Args:
+        inputs: (..., inputs)
+        gradient: (..., outputs), of the output.
+        main_grad: (outputs, inputs)
+    """
+    main_grad.add_(gradient.flatten(0, -2).T.to(main_grad.dtype) @ inputs.flatten(0, -2).to(main_grad.dtype))
+
+
+class AccumulatingLinear(torch.autograd.Function):
+    """x @ weight.T, whose backward pass adds to `weight.main_grad` and tells Megatron so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """The product, (..., num_outputs) of x (..., num_inputs) and weight (num_outputs, num_inputs)."""
+        ctx.save_for_backward(x, weight)
+        ctx.parameter = weight  # what is saved loses the attributes
+        return F.linear(x, weight.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        """Of the input, in the shape of it; the weight's are zeros that keep autograd's hooks going."""
+        x, weight = ctx.saved_tensors
+        dummy = None
+        if weight.requires_grad:
+            accumulate_weight_gradient(x, gradient, ctx.parameter.main_grad)
+            ctx.parameter.grad_added_to_main_grad = True
+            dummy = torch.zeros_like(weight)
+        return gradient @ weight.to(gradient.dtype), dummy
+
+
+_NO_OVERLAP = dict.fromkeys(("ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad", "ub_bulk_wgrad"), False)
+_TAKEN = _NO_OVERLAP | {
+    "ub_name": ANY,
+    "parameters_split": None,
+    "delay_wgrad_compute": False,
+    "symmetric_ar_type": None,
+    "save_original_input": ANY,
+    "name": ANY,
+}
 
 
 class Linear(ExtraState):
@@ -37,22 +82,11 @@ class Linear(ExtraState):
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
         parallel_mode: str | None = None,
-        parameters_split: Any = None,
         device: Any = "cuda",
-        ub_overlap_ag: bool = False,
-        ub_overlap_rs: bool = False,
-        ub_overlap_rs_dgrad: bool = False,
-        ub_bulk_dgrad: bool = False,
-        ub_bulk_wgrad: bool = False,
-        ub_name: str | None = None,
-        delay_wgrad_compute: bool = False,
-        symmetric_ar_type: str | None = None,
-        save_original_input: bool = False,
-        name: str | None = None,
+        **others: Any,
     ) -> None:
         super().__init__()
-        overlaps = (ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad)
-        _require_plain(parameters_split, delay_wgrad_compute, symmetric_ar_type, *overlaps)
+        require_defaults("TransformerEngine's Linear", others, _TAKEN)
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.tp_size = torch.distributed.get_world_size(tp_group) if tp_group is not None else tp_size
         if tp_group is not None or tp_size == 1:
@@ -92,20 +126,19 @@ class Linear(ExtraState):
         from megatron.core.tensor_parallel import mappings
 
         group = self.tp_group if self.tp_size > 1 else None
+        before, after = (
+            (mappings.gather_from_sequence_parallel_region, mappings.reduce_scatter_to_sequence_parallel_region)
+            if self.sequence_parallel
+            else (mappings.copy_to_tensor_model_parallel_region, mappings.reduce_from_tensor_model_parallel_region)
+        )
         if group is not None and self.parallel_mode == "column":
-            if self.sequence_parallel:
-                x = mappings.gather_from_sequence_parallel_region(x, group=group)
-            else:
-                x = mappings.copy_to_tensor_model_parallel_region(x, group=group)
+            x = before(x, group=group)
         if self.fuse_wgrad_accumulation and torch.is_grad_enabled():
             output = AccumulatingLinear.apply(x, self.weight)
         else:
             output = F.linear(x, self.weight.to(x.dtype))
         if group is not None and self.parallel_mode == "row":
-            if self.sequence_parallel:
-                output = mappings.reduce_scatter_to_sequence_parallel_region(output, group=group)
-            else:
-                output = mappings.reduce_from_tensor_model_parallel_region(output, group=group)
+            output = after(output, group=group)
         if self.use_bias and not self.return_bias:
             output = output + self.bias.to(x.dtype)
         return (output, self.bias.to(x.dtype)) if self.return_bias else output
@@ -125,19 +158,19 @@ class LayerNormLinear(Linear):
         eps: float = 1e-5,
         *,
         normalization: str = "LayerNorm",
+        zero_centered_gamma: bool = False,
         return_layernorm_output: bool = False,
         return_layernorm_output_gathered: bool = False,
-        zero_centered_gamma: bool = False,
         **arguments: Any,
     ) -> None:
         if normalization not in ("LayerNorm", "RMSNorm"):
             raise AssertionError("Unsupported normalization type!")
-        _require_plain(return_layernorm_output, return_layernorm_output_gathered)
+        if return_layernorm_output or return_layernorm_output_gathered:
+            raise NotImplementedError("the stand-in for TransformerEngine gives no output of the norm alone")
         self.__dict__.update(eps=eps, normalization=normalization, zero_centered_gamma=zero_centered_gamma)
         super().__init__(in_features, out_features, **arguments)
-        self.layer_norm_weight.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]
-        if self.layer_norm_bias is not None:
-            self.layer_norm_bias.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]
+        for parameter in [self.layer_norm_weight, *([] if self.layer_norm_bias is None else [self.layer_norm_bias])]:
+            parameter.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]
 
     def _make_norm(self, options: dict[str, Any]) -> None:
         self.layer_norm_weight = nn.Parameter(torch.full((self.in_features,), float(not self.zero_centered_gamma), **options))
@@ -151,9 +184,3 @@ class LayerNormLinear(Linear):
         else:
             x = layer_norm(x, self.layer_norm_weight, self.layer_norm_bias, self.eps, zero_centered_gamma=self.zero_centered_gamma)
         return super().forward(x, is_first_microbatch)
-
-
-def _require_plain(*options: Any) -> None:
-    """Refuse what the stand-ins would have to ignore."""
-    if any(options):
-        raise NotImplementedError("the stand-in for TransformerEngine has neither overlap nor splits")

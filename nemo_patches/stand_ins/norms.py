@@ -1,4 +1,4 @@
-"""TransformerEngine's norms: operations of its version 2, which have extra state, unlike those of version 1."""
+"""Norms: apex's functions, and TransformerEngine's operations of version 2, which have extra state, unlike those of version 1."""
 
 from __future__ import annotations
 
@@ -20,6 +20,28 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, zero_cent
     return F.layer_norm(x.float(), weight.shape, gamma, bias.float(), eps).type_as(x)
 
 
+class FusedLayerNormAffineFunction:
+    """Apex's LayerNorm, called as an autograd function; Megatron looks for the arguments of `forward`."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, shape: torch.Size, eps: float, memory_efficient: bool = False) -> Tensor:
+        """See `layer_norm`; weight and bias are of the shape."""
+        return layer_norm(x, weight, bias, eps, zero_centered_gamma=False)
+
+    apply = forward
+
+
+class FastLayerNormFN:
+    """The same by a kernel that knows some widths, which Megatron chooses among."""
+
+    @staticmethod
+    def forward(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, memory_efficient: bool = False) -> Tensor:
+        """See `layer_norm`."""
+        return layer_norm(x, gamma, beta, eps, zero_centered_gamma=False)
+
+    apply = forward
+
+
 @one_kernel
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
     """(..., hidden_size) in the dtype of x, divided by its root mean square over the last dimension in float32; weight (hidden_size,)."""
@@ -30,16 +52,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool
 
 
 class _Norm(ExtraState):
+    """Of TransformerEngine 2.9 and later."""
+
+    has_bias = False
+
     def __init__(
         self,
         normalized_shape: Any = None,
         eps: float = 1e-5,
         sequence_parallel: bool | None = None,
-        params_dtype: torch.dtype | None = None,
         zero_centered_gamma: bool = False,
         hidden_size: int | None = None,
         device: Any = "cuda",
         dtype: torch.dtype | None = None,
+        params_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         shape = hidden_size if normalized_shape is None else normalized_shape
@@ -56,43 +82,31 @@ class _Norm(ExtraState):
             for parameter in self.parameters():
                 parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
 
-    has_bias = False
-
 
 class LayerNorm(_Norm):
-    """Of TransformerEngine 2.9 and later."""
+    """See `layer_norm`."""
 
     has_bias = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `layer_norm`."""
+        """(..., hidden_size) -> (..., hidden_size)"""
         return layer_norm(x, self.weight, self.bias, self.eps, zero_centered_gamma=self.zero_centered_gamma)
 
 
 class RMSNorm(_Norm):
-    """Of TransformerEngine 2.9 and later."""
+    """See `rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `rms_norm`."""
+        """(..., hidden_size) -> (..., hidden_size)"""
         return rms_norm(x, self.weight, self.eps, zero_centered_gamma=self.zero_centered_gamma)
 
 
-class _PickledNothing:
-    """Before 2.9 an operation without FP8 had the pickle of an empty dictionary as its extra state."""
-
-    def get_extra_state(self) -> Tensor:
-        """(num_bytes,) uint8 of that pickle."""
-        return torch.frombuffer(bytearray(pickle.dumps({})), dtype=torch.uint8)
-
-
-class LayerNorm27(_PickledNothing, LayerNorm):
-    """Of TransformerEngine 2.7."""
-
-
-class RMSNorm27(_PickledNothing, RMSNorm):
-    """Of TransformerEngine 2.7."""
-
-
 def of_version(version: str) -> tuple[type[LayerNorm], type[RMSNorm]]:
-    """LayerNorm and RMSNorm of a version of TransformerEngine."""
-    return (LayerNorm27, RMSNorm27) if version.startswith("2.7.") else (LayerNorm, RMSNorm)
+    """LayerNorm and RMSNorm of a version of TransformerEngine.
+
+    Before 2.9 an operation without FP8 had the pickle of an empty dictionary as its extra state.
+    """
+    if not version.startswith("2.7."):
+        return LayerNorm, RMSNorm
+    older = {"get_extra_state": lambda self: torch.frombuffer(bytearray(pickle.dumps({})), dtype=torch.uint8)}
+    return type("LayerNorm", (LayerNorm,), older), type("RMSNorm", (RMSNorm,), older)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.machinery
+import importlib.metadata
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nemo_patches.stand_ins import adam, apex_functions, linear, norms
+from nemo_patches.stand_ins import adam, linear, norms
 from nemo_patches.stand_ins.attention import DotProductAttention
 from nemo_patches.stand_ins.base import ExtraState, get_dummy_wgrad
 
@@ -19,40 +21,34 @@ from nemo_patches.stand_ins.base import ExtraState, get_dummy_wgrad
 def transformer_engine_modules(version: str) -> dict[str, types.ModuleType]:
     """Name -> module of the package TransformerEngine in a version, for `sys.modules`."""
     layer_norm, rms_norm = norms.of_version(version)
+    lists = {"multi_tensor_l2norm": adam.multi_tensor_l2norm, "multi_tensor_scale": adam.multi_tensor_scale}
     pytorch = {
         "Linear": linear.Linear,
         "LayerNormLinear": linear.LayerNormLinear,
         "LayerNorm": layer_norm,
         "RMSNorm": rms_norm,
         "DotProductAttention": DotProductAttention,
-        "GroupedLinear": _absent("GroupedLinear"),
+        **_absent("GroupedLinear"),
     }
     content: dict[str, dict[str, Any]] = {
         "": {"__version__": version, "is_stand_in": True},
         "common": {},
-        "common.recipe": {name: _absent(name) for name in ("DelayedScaling", "Format")},
+        "common.recipe": _absent("DelayedScaling", "Format"),
         "pytorch": pytorch,
         "pytorch.module": {},
-        "pytorch.ops": {name: _absent(name) for name in ("FusibleOperation", "Sequential")},
+        "pytorch.ops": _absent("FusibleOperation", "Sequential"),
         "pytorch.module.base": {"TransformerEngineBaseModule": ExtraState, "get_dummy_wgrad": get_dummy_wgrad},
-        "pytorch.tensor": {"QuantizedTensor": _absent("QuantizedTensor")},
-        "pytorch.float8_tensor": {"Float8Tensor": _absent("Float8Tensor")},
-        "pytorch.fp8": {"FP8GlobalStateManager": _Fp8Off, "fp8_autocast": _absent("fp8_autocast")},
-        "pytorch.distributed": {
-            "CudaRNGStatesTracker": _absent("CudaRNGStatesTracker"),
-            "activation_recompute_forward": _absent("activation_recompute_forward"),
-            "checkpoint": _absent("checkpoint"),
-        },
+        "pytorch.tensor": _absent("QuantizedTensor"),
+        "pytorch.float8_tensor": _absent("Float8Tensor"),
+        "pytorch.fp8": {"FP8GlobalStateManager": _Fp8Off, **_absent("fp8_autocast")},
+        "pytorch.distributed": _absent("CudaRNGStatesTracker", "activation_recompute_forward", "checkpoint"),
         "pytorch.cpu_offload": {"get_cpu_offload_context": _no_offload},
-        "pytorch.router": {
-            name: _absent(name) for name in ("fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss", "fused_topk_with_score_function")
-        },
+        "pytorch.router": _absent("fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss", "fused_topk_with_score_function"),
         "pytorch.optimizers": {
             "FusedAdam": adam.FusedAdam,
-            "FusedSGD": _absent("FusedSGD"),
             "multi_tensor_applier": adam.multi_tensor_applier,
-            "multi_tensor_l2norm": adam.multi_tensor_l2norm,
-            "multi_tensor_scale": adam.multi_tensor_scale,
+            **lists,
+            **_absent("FusedSGD"),
         },
     }
     return _tree("transformer_engine", content)
@@ -64,14 +60,14 @@ def apex_modules() -> dict[str, types.ModuleType]:
     content: dict[str, dict[str, Any]] = {
         "": {"is_stand_in": True},
         "multi_tensor_apply": {"multi_tensor_applier": adam.multi_tensor_applier},
-        "optimizers": {"FusedAdam": adam.ApexFusedAdam, "FusedSGD": _absent("FusedSGD"), "FusedLAMB": _absent("FusedLAMB")},
+        "optimizers": {"FusedAdam": adam.ApexFusedAdam, **_absent("FusedSGD", "FusedLAMB")},
         "normalization": {},
-        "normalization.fused_layer_norm": {"FusedLayerNormAffineFunction": apex_functions.FusedLayerNormAffineFunction},
+        "normalization.fused_layer_norm": {"FusedLayerNormAffineFunction": norms.FusedLayerNormAffineFunction},
         "contrib": {},
         "contrib.layer_norm": {},
-        "contrib.layer_norm.layer_norm": {"FastLayerNormFN": apex_functions.FastLayerNormFN},
+        "contrib.layer_norm.layer_norm": {"FastLayerNormFN": norms.FastLayerNormFN},
     }
-    gradient = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), apex_functions.accumulate_weight_gradient)
+    gradient = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), linear.accumulate_weight_gradient)
     return _tree("apex", content) | _tree("amp_C", {"": lists}) | _tree("fused_weight_gradient_mlp_cuda", {"": gradient})
 
 
@@ -92,13 +88,13 @@ def _tree(package: str, content: dict[str, dict[str, Any]]) -> dict[str, types.M
     return modules
 
 
-def _absent(name: str) -> type:
-    """A class that may be named, inherited and looked for among the types of an object, but not made."""
+def _absent(*names: str) -> dict[str, type]:
+    """Classes that may be named, inherited and looked for among the types of an object, but not made."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        raise NotImplementedError(f"the stand-in has no {name}: no recipe of this project uses it")
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(f"the stand-in has no {type(self).__name__}: no recipe of this project uses it")
 
-    return type(name, (), {"__init__": __init__})
+    return {name: type(name, (), {"__init__": refuse}) for name in names}
 
 
 class _Fp8Off:
@@ -119,3 +115,29 @@ def _no_offload(enabled: bool = False, *args: Any, **kwargs: Any) -> tuple[Any, 
     if enabled:
         raise NotImplementedError("the stand-in for TransformerEngine moves no activations to the host")
     return contextlib.nullcontext(), torch.nn.Identity()
+
+
+class StandInFinder(importlib.metadata.DistributionFinder):
+    """Finds one distribution, of a name and version alone, on `sys.meta_path`: NeMo asks it for TransformerEngine's; it imports nothing."""
+
+    def __init__(self, name: str, version: str) -> None:
+        self._name, self._found = name, _NameAndVersion(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def find_spec(self, *_: Any) -> None:
+        """No module."""
+
+    def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
+        """The one distribution, if it is asked for or all are."""
+        if context is None or context.name is None or context.name.replace("_", "-").lower() == self._name:
+            yield self._found
+
+
+class _NameAndVersion(importlib.metadata.Distribution):
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(path)
