@@ -30,8 +30,7 @@ from common.plain_files import read_yaml
 from conversion.checkpoints.hf_model import default_device
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.pickle_names import LIGHTNING, refusal, unknown_names
-from conversion.formats.torch_file import tensors_of
-from conversion.formats.torch_zip import TorchFile, read_torch_file
+from conversion.formats.torch_file import TorchFile, read_torch_file, tensors_of
 from eval.scoring.learned_scores import COMET, Scorer, Triple, score_folders
 
 _PACKAGE = "unbabel-comet"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from conversion.formats.dtypes import DTYPE_BYTES
 from conversion.formats.pickle_names import plain_name
 from conversion.formats.pickle_weight import require_light
-from conversion.formats.stored_zip import read_archive
+from conversion.formats.stored_zip import pickle_in, read_entries
 
 _MAX_NESTED = 4  # pickles within pickles; a tensor within a state within TransformerEngine's bytes is two
 _LOADS_BYTES = ("torch.storage._load_from_bytes", "io.BytesIO")  # make of bytes what is loaded in turn
@@ -147,8 +147,8 @@ def names_in_saved(data: bytes, *, depth: int = 0) -> list[str]:
         Exception: of many kinds, if it is corrupt.
     """
     if data.startswith(b"PK"):
-        pickled = read_archive(io.BytesIO(data), len(data)).pickle()
-        return load_inert(pickled, depth=depth).names
+        archive = memoryview(data)
+        return load_inert(pickle_in(archive, read_entries(archive)), depth=depth).names
     stream, names = io.BytesIO(data), set[str]()
     for _ in range(_OLD_PARTS):
         names.update(_load_first(stream, depth).names)

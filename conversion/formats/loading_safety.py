@@ -15,7 +15,7 @@ from typing import IO, Any
 from conversion.formats.dist_metadata import COMMON_NAME, FLATTENED, METADATA_NAME, DistMetadata, Place, read_dist_metadata
 from conversion.formats.inert_pickle import load_inert
 from conversion.formats.pickle_names import STATE, refusal, unknown_names
-from conversion.formats.torch_zip import TorchFile, read_torch_file, stored_tensor
+from conversion.formats.torch_file import TorchFile, read_torch_file, stored_tensor
 
 _EXTRA_STATE = "_extra_state"  # what TransformerEngine unpickles again, where it is a tensor of bytes
 

@@ -26,140 +26,85 @@ STORAGES = {
 
 # Torch's numbers that have no storage of their own.
 _OTHER_DTYPES = (
-    "uint16",
-    "uint32",
-    "uint64",
-    "complex32",
-    "complex64",
-    "complex128",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)
-_DTYPES = {f"torch.{dtype}" for dtype in (*STORAGES.values(), "float8_e4m3fn", "float8_e5m2", *_OTHER_DTYPES)}
-_CONTAINERS = {"collections.OrderedDict", "torch.Size", "builtins.set", "builtins.bytes", "_codecs.encode"}
-
-TENSORS = frozenset(
-    {
-        *_DTYPES,
-        *_CONTAINERS,
-        "torch._utils._rebuild_parameter",
-        "torch._utils._rebuild_tensor_v2",
-        "torch._utils._rebuild_tensor_v3",
-        "torch.storage.UntypedStorage",
-        *(f"torch.{name}" for name in STORAGES),
-    }
+    "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint16 uint32 uint64 complex32 complex64 complex128"
 )
 
-_INDEX_CLASSES = (
-    "BytesStorageMetadata",
-    "ChunkStorageMetadata",
-    "Metadata",
-    "MetadataIndex",
-    "StorageMeta",
-    "TensorProperties",
-    "TensorStorageMetadata",
-    "_MEM_FORMAT_ENCODING",
-)
-# Megatron keeps beside the index which rank wrote what, for its next save.
-_PLAN_CLASSES = ("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
-_OLDER_INDEX = "torch.distributed._shard.sharded_tensor.metadata"  # of torch before 2.3
-INDEX = frozenset(
-    {
-        *_DTYPES,
-        *_CONTAINERS,
-        *(f"torch.distributed.checkpoint.metadata.{name}" for name in _INDEX_CLASSES),
-        *(f"torch.distributed.checkpoint.filesystem.{name}" for name in ("_StorageInfo", "_StoragePrefix")),
-        *(f"torch.distributed.checkpoint.planner.{name}" for name in _PLAN_CLASSES),
-        *(f"megatron.core.dist_checkpointing.strategies.torch.{name}" for name in ("MCoreMetadata", "MCoreSavePlan")),
-        f"{_OLDER_INDEX}.TensorProperties",
-        f"{_OLDER_INDEX}.MEM_FORMAT_ENCODING",
-        "torch.serialization._get_layout",
-        "pathlib.PosixPath",
-        "pathlib._local.PosixPath",
-    }
-)
 
-_ARRAYS = (
-    *(f"{module}.{name}" for module in ("numpy.core.multiarray", "numpy._core.multiarray") for name in ("_reconstruct", "scalar")),
-    "numpy.dtype",
-    "numpy.dtypes.UInt32DType",
-    "numpy.ndarray",
+def _names(*lines: str) -> frozenset[str]:
+    """Names of modules, one module a line: `module: name name`."""
+    pairs = (line.split(": ") for line in lines)
+    return frozenset(f"{module}.{name}" for module, names in pairs for name in names.split())
+
+
+_VALUES = _names(
+    f"torch: Size {' '.join(STORAGES.values())} {_OTHER_DTYPES}",
+    "collections: OrderedDict",
+    "builtins: set bytes",
+    "_codecs: encode",
 )
-_PLAIN = (
-    "argparse.Namespace",
-    "builtins.bytearray",
-    "builtins.complex",
-    "builtins.frozenset",
-    "collections.Counter",
-    "collections.defaultdict",
-    "collections.deque",
-    "datetime.timedelta",
-    "io.BytesIO",
-    "pathlib.PosixPath",
-    "pathlib.PurePosixPath",
-    "pathlib._local.PosixPath",
-    "signal.Signals",
-    "types.SimpleNamespace",
+TENSORS = _VALUES | _names(
+    f"torch: {' '.join(STORAGES)}",
+    "torch._utils: _rebuild_parameter _rebuild_tensor_v2 _rebuild_tensor_v3",
+    "torch.storage: UntypedStorage",
 )
-_TORCH_STATE = (
-    "torch._C.Generator",
-    "torch._tensor._rebuild_from_type_v2",
-    "torch._utils._rebuild_device_tensor_from_numpy",
-    "torch._utils._rebuild_parameter_with_state",
-    "torch._utils._rebuild_tensor",
-    "torch.Tensor",
-    "torch.device",
-    "torch.nn.parameter.Parameter",
-    "torch.serialization._get_layout",
-    "torch.storage._load_from_bytes",  # `inert_pickle` looks into what it would load
-    "torch.torch_version.TorchVersion",
+INDEX = _VALUES | _names(
+    "torch.distributed.checkpoint.metadata: BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties"
+    " TensorStorageMetadata _MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.filesystem: _StorageInfo _StoragePrefix",
+    # Megatron keeps beside the index which rank wrote what, for its next save.
+    "torch.distributed.checkpoint.planner: BytesIOWriteData SavePlan TensorWriteData WriteItem WriteItemType",
+    "megatron.core.dist_checkpointing.strategies.torch: MCoreMetadata MCoreSavePlan",
+    "torch.distributed._shard.sharded_tensor.metadata: TensorProperties MEM_FORMAT_ENCODING",  # of torch before 2.3
+    "torch.serialization: _get_layout",
+    "pathlib: PosixPath",
+    "pathlib._local: PosixPath",
 )
-_MEGATRON_STATE = (
-    *(f"megatron.core.rerun_state_machine.{name}" for name in ("Call", "Caller", "RerunDiagnostic", "RerunMode", "RerunState")),
-    "megatron.core.optimizer.OptimizerConfig",
-    "megatron.core.optimizer.optimizer_config.OptimizerConfig",
-    "megatron.core.extensions.transformer_engine.TEDelayedScaling",
-)
-_FP8_RECIPES = (
-    "DelayedScaling",
-    "Float8BlockScaling",
-    "Float8CurrentScaling",
-    "Format",
-    "MMParams",
-    "MXFP8BlockScaling",
-    "NVFP4BlockScaling",
-    "QParams",
-    "_FormatHelper",
-)
-_SETTINGS = (  # NeMo 1 kept its configuration beside the weights
-    "omegaconf.base.ContainerMetadata",
-    "omegaconf.base.Metadata",
-    "omegaconf.dictconfig.DictConfig",
-    "omegaconf.listconfig.ListConfig",
-    *(f"omegaconf.nodes.{kind}Node" for kind in ("Any", "Boolean", "Float", "Integer", "String")),
-    "typing.Any",
-)
-STATE = frozenset(
-    {
-        *TENSORS,
-        *_ARRAYS,
-        *_PLAIN,
-        *_TORCH_STATE,
-        *_MEGATRON_STATE,
-        *_SETTINGS,
-        *(f"transformer_engine.common.recipe.{name}" for name in _FP8_RECIPES),
-    }
+STATE = TENSORS | _names(
+    *(f"{module}.multiarray: _reconstruct scalar" for module in ("numpy.core", "numpy._core")),
+    "numpy: dtype ndarray",
+    "numpy.dtypes: UInt32DType",
+    "argparse: Namespace",
+    "builtins: bytearray complex frozenset",
+    "collections: Counter defaultdict deque",
+    "datetime: timedelta",
+    "io: BytesIO",
+    "pathlib: PosixPath PurePosixPath",
+    "pathlib._local: PosixPath",
+    "signal: Signals",
+    "types: SimpleNamespace",
+    "torch: Tensor device",
+    "torch._C: Generator",
+    "torch._tensor: _rebuild_from_type_v2",
+    "torch._utils: _rebuild_device_tensor_from_numpy _rebuild_parameter_with_state _rebuild_tensor",
+    "torch.nn.parameter: Parameter",
+    "torch.serialization: _get_layout",
+    "torch.storage: _load_from_bytes",  # `inert_pickle` looks into what it would load
+    "torch.torch_version: TorchVersion",
+    "megatron.core.rerun_state_machine: Call Caller RerunDiagnostic RerunMode RerunState",
+    "megatron.core.optimizer: OptimizerConfig",
+    "megatron.core.optimizer.optimizer_config: OptimizerConfig",
+    "megatron.core.extensions.transformer_engine: TEDelayedScaling",
+    "transformer_engine.common.recipe: DelayedScaling Float8BlockScaling Float8CurrentScaling Format MMParams MXFP8BlockScaling"
+    " NVFP4BlockScaling QParams _FormatHelper",
+    # NeMo 1 kept its configuration beside the weights.
+    "omegaconf.base: ContainerMetadata Metadata",
+    "omegaconf.dictconfig: DictConfig",
+    "omegaconf.listconfig: ListConfig",
+    "omegaconf.nodes: AnyNode BooleanNode FloatNode IntegerNode StringNode",
+    "typing: Any",
 )
 # What Lightning's trainer keeps beside the weights: containers of settings and states of its loops.
-LIGHTNING = frozenset(
-    {
-        *STATE,
-        *(f"{package}.utilities.parsing.AttributeDict" for package in ("pytorch_lightning", "lightning.pytorch")),
-        *(f"{package}.utilities.data.AttributeDict" for package in ("lightning_fabric", "lightning.fabric")),
-        *(f"{package}.callbacks.model_checkpoint.ModelCheckpoint" for package in ("pytorch_lightning", "lightning.pytorch")),
-        *(f"{package}.callbacks.early_stopping.EarlyStopping" for package in ("pytorch_lightning", "lightning.pytorch")),
-    }
+LIGHTNING = STATE | _names(
+    *(f"{package}.utilities.data: AttributeDict" for package in ("lightning_fabric", "lightning.fabric")),
+    *(
+        f"{package}.{module}"
+        for package in ("pytorch_lightning", "lightning.pytorch")
+        for module in (
+            "utilities.parsing: AttributeDict",
+            "callbacks.model_checkpoint: ModelCheckpoint",
+            "callbacks.early_stopping: EarlyStopping",
+        )
+    ),
 )
 _ENUMERATION = re.compile(r"megatron\.(?:core|training|legacy)(?:\.[a-z]\w*)*\.enums\.[A-Z]\w*")  # modules of nothing else
 

@@ -12,7 +12,7 @@ from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.pickle_names import STORAGES
 from conversion.formats.plain_pickle import Call, Global, Outside, dump
-from conversion.formats.stored_zip_writer import StoredZipWriter
+from conversion.formats.stored_zip import StoredZipWriter
 
 ALIGNMENT = 64  # of values within their stream, as torch has it, so that they can be used where they lie
 _STORAGES = {dtype: name for name, dtype in STORAGES.items()}

@@ -14,7 +14,7 @@ from common.plain_files import any_tag_loader, read_yaml
 from conversion.formats.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_problems, read_dist_metadata
 from conversion.formats.loading_safety import unsafe_parts
 from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
-from conversion.formats.torch_zip import TorchFile, read_torch_file
+from conversion.formats.torch_file import TorchFile, read_torch_file
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 from isal import isal_zlib
 
-from conversion.formats.stored_zip_writer import StoredZipWriter
+from conversion.formats.stored_zip import StoredZipWriter, read_entries
 
 ALIGNMENT = 64
 ENTRIES = {"archive/data.pkl": b"x" * 77, "archive/data/0": bytes(range(256)) * 300, "archive/nothing": b"", "archive/version": b"3\n"}
@@ -64,6 +64,23 @@ def test_an_archive_is_that_of_zipfile() -> None:
     assert found.kept == expected.kept
     with zipfile.ZipFile(io.BytesIO(found.kept)) as archive:
         assert archive.testzip() is None and {name: archive.read(name) for name in archive.namelist()} == ENTRIES
+
+
+@pytest.mark.parametrize("limit", [1 << 31, 10], ids=["as it is", "as if large"])
+def test_entries_are_those_that_zipfile_finds(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes, places and the list's own place stand in 64 bits where they are above a limit."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", limit)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in ENTRIES.items():
+            archive.writestr(name, content)
+    data = memoryview(stream.getvalue())
+    assert (limit == 10) == (b"PK\x06\x06" in bytes(data))
+    found = {f"archive/{name}": bytes(data[begin : begin + nbytes]) for name, (begin, nbytes) in read_entries(data).items()}
+    assert found == ENTRIES
+    for end in range(0, len(data), 997):
+        with pytest.raises(ValueError, match=r"^it "):
+            read_entries(data[:end])
 
 
 @pytest.mark.long
