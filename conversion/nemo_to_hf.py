@@ -61,8 +61,7 @@ def export(
     """
     from common.allocation import return_freed_memory
     from conversion.checkpoints.chat_template import add_chat_template
-    from conversion.checkpoints.factorised_files import FACTORISED_NAME
-    from conversion.checkpoints.factors import TABLE
+    from conversion.checkpoints.factors import FACTORISED_NAME, TABLE
     from conversion.checkpoints.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, copy_config, write_hf_weights
     from conversion.checkpoints.hf_files import CONFIG_NAME
     from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
@@ -154,7 +153,7 @@ def newest_of_run(path: Path) -> Path:
 
 def _with_factors(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor], table: str) -> list[LazyTensor]:
     """The tensors with the factors of the token table in its place."""
-    from conversion.checkpoints.factorised_files import factor_names
+    from conversion.checkpoints.factors import factor_names
 
     if not nemo.factors:
         raise ValueError(

@@ -17,9 +17,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from common.own_files import require_own
-from conversion.checkpoints.factorised_files import FACTORISED_NAME, factor_names
-from conversion.checkpoints.hf_config import load_config
-from conversion.checkpoints.hf_files import CONFIG_NAME, read_json
+from conversion.checkpoints.factors import FACTORISED_NAME, factor_names
+from conversion.checkpoints.hf_files import CONFIG_NAME, load_config, read_json
 from conversion.checkpoints.token_names import names_of
 from conversion.families import family_of
 from conversion.formats.safetensors_file import read_safetensors

@@ -68,3 +68,12 @@ def fold_table(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
 
     table = LazyTensor.computed(TABLE, (coordinates.shape[0], primitives.shape[1]), coordinates.dtype, fold)
     return {name: tensor for name, tensor in tensors.items() if name not in (COORDINATES, PRIMITIVES)} | {TABLE: table}
+
+
+FACTORISED_NAME = "factorised.safetensors"
+
+
+def factor_names(table: str) -> dict[str, str]:
+    """Names of `coordinates` and `primitives` in the place of a table's."""
+    stem = table.removesuffix("weight")
+    return {part: stem + part for part in ("coordinates", "primitives")}

@@ -12,8 +12,8 @@ from conversion.checkpoints.hf_files import require_language_model
 from conversion.families import family_of
 from conversion.families.family import Family
 from conversion.families.mapping import map_to_megatron
-from conversion.formats.finite import finite
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import finite
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from conversion.formats.plain_name import is_plain_name
@@ -251,3 +255,18 @@ def _expert_words(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def load_config(directory: Path) -> PretrainedConfig:
+    """What the installed transformers is to load a model by: given to `from_pretrained` as `config`, which would read the file alone.
+
+    Raises:
+        ValueError: if the file is missing or means different models to different versions.
+        Exception: of any kind, from transformers, for a file that it does not know.
+    """
+    from transformers import AutoConfig
+
+    said = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+    told = in_words_of_both(said, source=str(directory))
+    config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    return config if told == said else type(config).from_dict(told)

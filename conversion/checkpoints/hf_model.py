@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from common.artifacts import combined_digest, read_manifest, require_same_tokenizer
 from common.quiet_library import quiet_transformers
 from conversion.checkpoints.adapter import adapter_digest, add_adapter, find_base, is_adapter
-from conversion.checkpoints.hf_config import load_config
+from conversion.checkpoints.hf_files import load_config
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
 from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, rows_needed, save_tokenizer, tokenizer_digest
 from data_prep.tokenizers.frame import require_own_front

@@ -21,8 +21,8 @@ from conversion.embeddings.spaces.word_vectors import WordVectors
 from conversion.embeddings.vocabularies.strategies import TargetTokenizer, read_source_tokenizer, target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
-from conversion.formats.finite import finite_rows
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import finite_rows
 from data_prep.tokenizers.files import tokenizer_digest
 
 if TYPE_CHECKING:

@@ -30,13 +30,12 @@ from conversion.formats.dist_metadata import (
     Place,
     file_problems,
     read_dist_metadata,
+    write_dist_metadata,
 )
-from conversion.formats.dist_metadata_writer import write_dist_metadata
 from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import Bits, FileSpan, LazyTensor, bits_dtype
 from conversion.formats.loading_safety import unsafe_parts
-from conversion.formats.torch_file import find_tensor
-from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor, save_value
+from conversion.formats.torch_file import ALIGNMENT, find_tensor, save_tensor, save_value
 
 OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default

@@ -121,8 +121,7 @@ def _write_index(source: Source, data: PlacedData, weights: Path, common: dict[s
 
     import torch
 
-    from conversion.formats.dist_metadata import BACKEND, BACKEND_NAME, COMMON_NAME
-    from conversion.formats.dist_metadata_writer import write_dist_metadata
+    from conversion.formats.dist_metadata import BACKEND, BACKEND_NAME, COMMON_NAME, write_dist_metadata
 
     old = source.metadata.prefix
     entries = [replace(entry, key=prefix + entry.key.removeprefix(old)) for entry in data.entries]

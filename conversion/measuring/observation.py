@@ -97,7 +97,7 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    from conversion.checkpoints.hf_config import load_config
+    from conversion.checkpoints.hf_files import load_config
     from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
     from conversion.families import FAMILIES
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.quiet_library import quiet_transformers
-from conversion.checkpoints.hf_config import load_config
+from conversion.checkpoints.hf_files import load_config
 from conversion.checkpoints.hf_model import Checkpoint, is_masked, require_device
 from conversion.families import FAMILIES
 

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from common.background import Background
 from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
-from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor
+from conversion.formats.torch_file import ALIGNMENT, save_tensor
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from conversion.embeddings.methods.paired_windows import Window, balanced_order,
 from conversion.embeddings.methods.random_rows import RowStatistics, row_statistics
 from conversion.embeddings.methods.row_plan import INPUT_LAYER, MappedRows, Origin, RowPlan, make_rows, weighted_sums
 from conversion.embeddings.methods.simple import mean_method
-from conversion.embeddings.methods.subword_pieces import piece_weights
+from conversion.embeddings.spaces.sparse_weights import piece_weights
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.numbers import Numbers

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from conversion.embeddings.methods.method import TransferInputs, plan_rows
 from conversion.embeddings.methods.row_plan import RowPlan
-from conversion.embeddings.methods.subword_pieces import piece_weights
+from conversion.embeddings.spaces.sparse_weights import piece_weights
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from data_prep.reading.documents import batches
 

@@ -14,8 +14,8 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.methods.row_plan import MappedRows, Origin, RowPlan
-from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.options import LearningOptions, VectorOptions
+from conversion.embeddings.spaces.sparse_weights import piece_weights
 from conversion.embeddings.spaces.stored_rows import StoredRows, release_rows
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap

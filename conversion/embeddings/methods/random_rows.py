@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from conversion.formats.lazy_tensor import LazyTensor
-from conversion.formats.mapped_pages import release_pages
+from conversion.formats.lazy_tensor import LazyTensor, release_pages
 from conversion.formats.numbers import Numbers, numbers_of
 
 _BLOCK_ROWS = 1024

@@ -16,10 +16,9 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
-from conversion.embeddings.methods.row_sums import row_filler
 from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
-from conversion.formats.numbers import Numbers, rounded_to
+from conversion.formats.numbers import Numbers, numbers_of, rounded_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,3 +189,29 @@ def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
     sums = np.zeros((weights.shape[0], matrix.shape[1]), np.int32)  # all bits 0 are 0.0
     row_filler(np.full(weights.shape[0], -1), weights, bits_of(matrix.float()), "float32")(0, sums)
     return torch.from_numpy(sums).view(torch.float32)
+
+
+def row_filler(source_ids: np.ndarray, weights: sparse.csr_matrix, matrix: Bits, dtype_name: str) -> FillRows:
+    """What makes rows of a matrix: copies bit for bit, and sums in float32 that are rounded once to its dtype; it leaves the others as they are.
+
+    Each sum is taken in the order of its entries, so blocks of rows do not change it.
+
+    Args:
+        source_ids: (num_rows,) int64, the row to copy; -1 where none is.
+        weights: (num_rows, at most num_source_rows), without entries in rows that are copied.
+        matrix: (num_source_rows, size), the bits of any floating dtype.
+        dtype_name: torch's name of it.
+    """
+
+    def fill(start: int, rows: Bits) -> None:
+        ids, some = source_ids[start : start + len(rows)], weights[start : start + len(rows)]
+        copied, summed = np.flatnonzero(ids >= 0), np.flatnonzero(np.diff(some.indptr))
+        rows[copied] = matrix[ids[copied]]
+        if len(summed):
+            some = some[summed]
+            used, places = np.unique(some.indices, return_inverse=True)
+            taken = sparse.csr_matrix((some.data.astype(np.float32), places, some.indptr), shape=(len(summed), len(used)))
+            sums = taken @ numbers_of(matrix[used], dtype_name).astype(np.float32, copy=False)
+            rows[summed] = rounded_to(sums, dtype_name)
+
+    return fill

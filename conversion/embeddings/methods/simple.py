@@ -7,7 +7,7 @@ from scipy import sparse
 
 from conversion.embeddings.methods.method import TransferInputs, plan_rows
 from conversion.embeddings.methods.row_plan import Origin, RowPlan
-from conversion.embeddings.methods.subword_pieces import piece_weights
+from conversion.embeddings.spaces.sparse_weights import piece_weights
 
 
 def random_method(inputs: TransferInputs) -> RowPlan:

@@ -11,12 +11,11 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.layers import input_matrix_name
-from conversion.embeddings.methods.subword_pieces import piece_weights
+from conversion.embeddings.spaces.sparse_weights import piece_weights
 from conversion.embeddings.spaces.token_vectors import Rows, TokenVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
-from conversion.formats.lazy_tensor import Bits, LazyTensor
-from conversion.formats.mapped_pages import release_pages
+from conversion.formats.lazy_tensor import Bits, LazyTensor, release_pages
 from conversion.formats.numbers import numbers_of
 
 _BLOCK_ROWS = 4096

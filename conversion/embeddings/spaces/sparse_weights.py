@@ -1,10 +1,11 @@
-"""Weights of neighbours by similarity, as sparse matrices: never more than a block of similarities exists at once.
+"""Weights of neighbours by similarity, and of pieces, as sparse matrices: never more than a block of similarities exists at once.
 
 A row of the result says from which anchors, and how much of each, one new row is combined.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from scipy import sparse
 from conversion.embeddings.spaces.nearest import Found, nearest_anchors
 from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import Rows
+from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,24 @@ def _nonzero(row_ids: np.ndarray, weights: np.ndarray, anchors: np.ndarray, num_
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
+
+
+def piece_weights(source: Vocabulary, target: Vocabulary, ids: np.ndarray) -> sparse.csr_matrix:
+    """Weights of the unweighted mean of the pieces into which the source cuts target tokens; a piece that occurs twice counts twice.
+
+    Args:
+        ids: (num_ids,) of the target; a token that stands for no bytes has no pieces.
+
+    Returns:
+        (num_ids, len(source)) float64; each row sums to 1, or has no entries where the source has no piece of the token.
+    """
+    columns, ends = array("i"), array("q", [0])  # numbers of 4 and 8 bytes: as lists they would be most of what a transfer holds
+    for target_id in ids.tolist():
+        columns.extend(source.pieces(target.token_bytes[target_id] or b""))
+        ends.append(len(columns))
+    starts = np.array(ends, np.int64)
+    lengths = np.diff(starts)
+    values = np.repeat(1 / np.maximum(lengths, 1), lengths)
+    weights = sparse.csr_matrix((values, np.array(columns, np.int32), starts), shape=(len(ids), len(source)))
+    weights.sum_duplicates()
+    return weights

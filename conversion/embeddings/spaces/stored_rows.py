@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 from scipy import sparse
 
-from conversion.formats.mapped_pages import release_pages
+from conversion.formats.lazy_tensor import release_pages
 
 
 class StoredRows:

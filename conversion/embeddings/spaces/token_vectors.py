@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conversion.formats.mapped_pages import release_pages
+from conversion.formats.lazy_tensor import release_pages
 
 _BLOCK_ROWS = 4096
 

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, LlamaForCausalLM
 
 from conversion import hf_to_nemo, nemo_to_hf
-from conversion.checkpoints.factorised_files import FACTORISED_NAME, factor_names
 from conversion.checkpoints.factorised_model import load_factorised
+from conversion.checkpoints.factors import FACTORISED_NAME, factor_names
 from conversion.checkpoints.token_names import names_of
 from tests.conversion.tiny_families import CASES, save_tiny_model, tiny_model
 

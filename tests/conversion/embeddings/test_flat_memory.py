@@ -21,8 +21,7 @@ from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights
 from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
-from conversion.formats.lazy_tensor import LazyTensor, read_span
-from conversion.formats.mapped_pages import release_pages
+from conversion.formats.lazy_tensor import LazyTensor, read_span, release_pages
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from conversion.embeddings.methods.row_sums import row_filler
+from conversion.embeddings.methods.row_plan import row_filler
 from conversion.formats.lazy_tensor import bits_of
 
 _NUM_ROWS, _NUM_SOURCE = 61, 40

@@ -16,8 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-from conversion.checkpoints.hf_config import load_config
-from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING, in_words_of_both
+from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING, in_words_of_both, load_config
 from conversion.checkpoints.hf_model import inspect_checkpoint
 from conversion.families import FAMILIES, MIXTURES, family_of
 from conversion.inspection import describe

@@ -18,11 +18,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from common.artifacts import digest_file
 from conversion.formats import lazy_tensor
 from conversion.formats.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
-from conversion.formats.dist_metadata import Chunk, Entry, Place
-from conversion.formats.dist_metadata_writer import write_dist_metadata
+from conversion.formats.dist_metadata import Chunk, Entry, Place, write_dist_metadata
 from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
-from conversion.formats.torch_zip_writer import save_tensor
+from conversion.formats.torch_file import save_tensor
 
 SHAPES = {
     "embedding.weight": (7, 4),

@@ -14,12 +14,10 @@ import torch
 
 from common.artifacts import digest_file
 from conversion.formats import large_file
-from conversion.formats.dist_metadata import Chunk, Entry, Place
-from conversion.formats.dist_metadata_writer import write_dist_metadata
+from conversion.formats.dist_metadata import Chunk, Entry, Place, write_dist_metadata
 from conversion.formats.large_file import BUFFER_BYTES, LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
-from conversion.formats.torch_file import read_state_dict, read_tensor
-from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor, save_value
+from conversion.formats.torch_file import ALIGNMENT, read_state_dict, read_tensor, save_tensor, save_value
 
 DTYPES = [
     torch.float64,
