@@ -61,7 +61,9 @@ def read_entries(data: memoryview) -> Entries:
     places: list[int] = []
     root = ""
     while at < end:
-        magic, _, _, flags, method, _, _, _, *sizes, name_bytes, extra_bytes, comment_bytes, _, _, _, place = _unpack(_LISTED, data, at)
+        magic, _, _, flags, method, _, _, _, stored, nbytes, name_bytes, extra_bytes, comment_bytes, _, _, _, place = _unpack(
+            _LISTED, data, at
+        )
         at += _LISTED.size + name_bytes + extra_bytes + comment_bytes
         if magic != _LISTED_MAGIC or at > end:
             raise ValueError("its list of entries is corrupt")
@@ -70,7 +72,7 @@ def read_entries(data: memoryview) -> Entries:
         root = root or name.partition("/")[0] + "/"
         if not name.isascii() or not name.isprintable() or not name.startswith(root) or len(root) < 2:
             raise ValueError(f"it has an entry of the name {name!r}, which torch does not give")
-        stored, nbytes, place = _wide(behind[name_bytes:], *sizes, place)
+        stored, nbytes, place = _wide(behind[name_bytes:], stored, nbytes, place)
         if method or stored != nbytes or flags & _ENCRYPTED:
             raise ValueError(f"its entry {name} is compressed or encrypted, which torch does not do")
         names.append(name.removeprefix(root))
