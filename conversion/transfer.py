@@ -16,7 +16,7 @@ from common import command
 from common.artifacts import free_output
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from conversion.embeddings import METHODS
-from conversion.embeddings.options import LearningOptions, add_transfer_options, take_recommended, transfer_request
+from conversion.embeddings.options import LearningOptions, add_transfer_options, transfer_request
 from data_prep.reading.named_texts import read_texts
 from data_prep.tokenizers.files import start_with_torch, start_without_torch
 
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser(_named_method(sys.argv[1:] if argv is None else argv)).parse_args(argv)
     if arguments.method_from is not None:
+        from conversion.embeddings.request import take_recommended
+
         take_recommended(arguments)
     target = arguments.tokenizer or f"--vocabulary {arguments.vocabulary}"
     print(f"{arguments.source} to {target}: reading", file=sys.stderr, flush=True)  # before what takes seconds to import

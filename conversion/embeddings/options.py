@@ -13,7 +13,6 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from common.plain_files import read_json
 from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.parallel_text import ParallelText
@@ -363,29 +362,6 @@ def transfer_request(arguments: argparse.Namespace, **changes: Any) -> TransferR
         "learning": LearningOptions(**learning) if learning else None,
     }
     return TransferRequest(**given | groups | changes)
-
-
-def take_recommended(arguments: argparse.Namespace) -> None:
-    """Set the method that a comparison recommends, and pass over the material that served other methods of it.
-
-    Raises:
-        ValueError: if a method is named too, or the folder is no comparison.
-    """
-    from conversion.embeddings.vocabularies.strategies import read_by
-
-    if arguments.method is not None:
-        raise ValueError("--method and --method-from both say how rows are made; give one of them")
-    path = arguments.method_from / "comparison.json"
-    if not path.is_file():
-        raise ValueError(f"--method-from {arguments.method_from} has no {path.name}; expected an output of conversion.transfer_compare")
-    method = read_json(path).get("recommendation", {}).get("method")
-    if method not in METHODS:
-        raise ValueError(f"{path} recommends {method!r}, which is no method; make the comparison again")
-    arguments.method = method
-    used = METHODS[method].uses | read_by(VocabularyOptions(arguments.vocabulary, arguments.new_tokens), arguments.tokenizer)
-    for name, (flag, _) in MATERIAL.items():
-        if name not in used:
-            setattr(arguments, flag.split()[0].removeprefix("--").replace("-", "_"), None)
 
 
 def _values(arguments: argparse.Namespace, options: type, *, whole: bool = False) -> dict[str, Any]:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+
+from common.plain_files import read_json
 from conversion.embeddings import METHODS, RENAMED_METHODS
-from conversion.embeddings.options import COPYING_STRATEGIES, GROWING_STRATEGIES, MATERIAL, LearningOptions, TransferRequest
+from conversion.embeddings.options import (
+    COPYING_STRATEGIES,
+    GROWING_STRATEGIES,
+    MATERIAL,
+    LearningOptions,
+    TransferRequest,
+    VocabularyOptions,
+)
 from conversion.embeddings.vocabularies.strategies import read_by, require_vocabulary_options
 
 
@@ -71,3 +81,24 @@ def refusal_of(request: TransferRequest, method: str) -> str:
             flags, kinds = zip(*(MATERIAL[name] for name in names))
             return f"--method {method} needs {' or '.join(kinds)}; give it with {' or '.join(flags)}"
     return ""
+
+
+def take_recommended(arguments: argparse.Namespace) -> None:
+    """Set the method that a comparison recommends, and pass over the material that served other methods of it.
+
+    Raises:
+        ValueError: if a method is named too, or the folder is no comparison.
+    """
+    if arguments.method is not None:
+        raise ValueError("--method and --method-from both say how rows are made; give one of them")
+    path = arguments.method_from / "comparison.json"
+    if not path.is_file():
+        raise ValueError(f"--method-from {arguments.method_from} has no {path.name}; expected an output of conversion.transfer_compare")
+    method = read_json(path).get("recommendation", {}).get("method")
+    if method not in METHODS:
+        raise ValueError(f"{path} recommends {method!r}, which is no method; make the comparison again")
+    arguments.method = method
+    used = METHODS[method].uses | read_by(VocabularyOptions(arguments.vocabulary, arguments.new_tokens), arguments.tokenizer)
+    for name, (flag, _) in MATERIAL.items():
+        if name not in used:
+            setattr(arguments, flag.split()[0].removeprefix("--").replace("-", "_"), None)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conversion.embeddings.arguments import take_recommended
 
 from common.command import arguments_of
 from conversion import transfer
+from conversion.embeddings.request import take_recommended
 from recipes import explain, init, run
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, command_of, needs_of, pipeline_from_mapping, tasks_of
