@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from eval.reporting.exports import scores_rows
 from eval.reporting.runs import Report, Run, read_report
 from eval.reporting.scores import LANGUAGES, Line, lines
 from eval.reporting.warnings import warnings
-from recipes.pipelines.file import Pipeline, Task, command_of, output_of, recipe_of, tasks_of
+from recipes.pipelines.file import Pipeline, Task, output_of, recipe_of, tasks_of
 from recipes.pipelines.state import Record, read_record
 from recipes.planner import costs
 from recipes.planner.hardware import find_gpu
