@@ -15,6 +15,7 @@ from common import command
 from common.plain_files import write_text
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.forecast import forecast_problems, forecasts, render_forecast
+from recipes.pipelines.live_page import PAGE_NAME, write_live_page
 from recipes.pipelines.load import load_pipeline
 from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine, machine_problems
@@ -79,7 +80,8 @@ def _run_here(work: Work, *, show: bool) -> int:
     gpu = visible_gpu() if machine.gpus else None
     raise_all([*task_problems(pipeline, work.tasks, gpu=gpu), *machine_problems(pipeline, work.tasks, machine)], subject=subject)
     if not work.tasks:
-        print(f"everything is complete in {pipeline.root}")
+        page = None if show else write_live_page(pipeline)
+        print(f"everything is complete in {pipeline.root}" + (f"; see {page}" if page else ""))
         return command.DONE
     expected = forecasts(work, machine)
     print(render_forecast(expected), flush=True)
@@ -90,7 +92,7 @@ def _run_here(work: Work, *, show: bool) -> int:
         _slurm().require_no_jobs(pipeline.root)
     code = LocalRun(work, machine, {task: found.seconds for task, found in expected.items() if found.seconds is not None}).run()
     if code == command.DONE:
-        print(f"done: {pipeline.root}", file=sys.stderr)
+        print(f"done: {pipeline.root}; the page to open: {pipeline.root / PAGE_NAME}", file=sys.stderr)
     return code
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from common import command
 from common.command import suggested
 from common.plain_files import read_json
 from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.live_page import write_live_page
 from recipes.pipelines.running import failure_sentence, last_error, note_end, note_start
 from recipes.pipelines.state import is_complete, read_record
 from recipes.pipelines.work import remove_unneeded
@@ -59,8 +61,11 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
     if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
         return _say_failed(task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
     note_start(pipeline, task, log=log)
+    start = time.monotonic()
     code, error = _run(words)
-    if (what := note_end(pipeline, task, code, error, log=log)) is not None:
+    what = note_end(pipeline, task, code, error, log=log, seconds=round(time.monotonic() - start, 3))
+    write_live_page(pipeline)
+    if what is not None:
         return _say_failed(task, log, what)
     remove_unneeded(pipeline, among=needs_of(pipeline, task))
     print(f"pipeline: stage {task.name} is done")

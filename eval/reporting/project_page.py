@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import os
 import shlex
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.artifacts import Manifest, read_manifest
+from common.artifacts import read_manifest
 from common.pages import rendered
-from common.plain_files import read_json, write_text
+from common.plain_files import read_json
 from eval.reporting.charts import NUM_COLOURS, Point, Series, curve_panel
 from eval.reporting.continuations import PROMPTS_NAME, read_continuations
 from eval.reporting.exports import scores_rows
 from eval.reporting.runs import Report, Run, read_report
 from eval.reporting.scores import LANGUAGES, Line, lines
 from eval.reporting.warnings import warnings
-from recipes.pipelines.file import Pipeline, Task, output_of, recipe_of, tasks_of
+from eval.running.results import RESULT_NAME
+from recipes.pipelines.file import Pipeline, Task, command_of, output_of, recipe_of, tasks_of
+from recipes.pipelines.live_page import PAGE_NAME
+from recipes.pipelines.running import ENDED_EARLY
 from recipes.pipelines.state import Record, read_record
 from recipes.planner import costs
 from recipes.planner.hardware import find_gpu
 from recipes.runs.run_dir import METRICS_NAME
 from recipes.runs.run_metrics import cost_until, read_metrics
 
-PAGE_NAME = "index.html"
 _REFRESH_SECONDS = 20  # by the browser, while there is something to come
 _MOST_PROMPTS = 6
 Table = tuple[list[str], list[list[str]]]
@@ -55,11 +58,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Made:
-    """A task whose output is there, whole."""
+    """A task whose output is there.
+
+    Attributes:
+        module: of its command.
+        facts: of its output's manifest; none where it is a folder of outputs.
+    """
 
     task: Task
     output: Path
-    manifest: Manifest
+    module: str
+    facts: Mapping[str, Any]
 
 
 def write_project_page(pipeline: Pipeline, states: Mapping[Task, str]) -> Path:
@@ -68,8 +77,10 @@ def write_project_page(pipeline: Pipeline, states: Mapping[Task, str]) -> Path:
     Args:
         states: of tasks, where more is known of them than by what is on disk: "running", "waiting".
     """
-    path = pipeline.root / PAGE_NAME
-    write_text(path, project_page(pipeline, states))
+    path, content = pipeline.root / PAGE_NAME, project_page(pipeline, states)
+    aside = path.with_name(f".{PAGE_NAME}.{uuid.uuid4().hex}")  # jobs that end at the same time write it too
+    aside.write_text(content, encoding="utf-8")
+    aside.replace(path)
     return path
 
 
@@ -106,8 +117,9 @@ def _made(pipeline: Pipeline) -> list[Made]:
     for name, stage in pipeline.stages.items():
         for task in tasks_of(pipeline, name) if stage.train is None else ():
             output = output_of(pipeline, task)
-            if output is not None and (manifest := read_manifest(output)) is not None:
-                found.append(Made(task, output, manifest))
+            if output is not None and output.is_dir():
+                manifest = read_manifest(output)
+                found.append(Made(task, output, command_of(pipeline, task)[2], manifest.facts if manifest is not None else {}))
     return found
 
 
@@ -124,7 +136,7 @@ def _point(task: Task) -> str:
 
 
 def _report(made: Sequence[Made]) -> Report | None:
-    folders = [one.output for one in made if one.manifest.stage == "eval.harness"]
+    folders = [one.output for one in made if one.module == "eval.harness" and any(one.output.rglob(RESULT_NAME))]
     return read_report(folders) if folders else None
 
 
@@ -138,7 +150,9 @@ def _summary(records: Mapping[Task, Record | None], states: Mapping[Task, str]) 
 def _state(task: Task, record: Record | None, states: Mapping[Task, str]) -> str:
     if record is not None and record.is_done:
         return "done"
-    return states.get(task) or ("not started" if record is None else "failed")
+    if task in states or record is None:
+        return states.get(task, "not started")
+    return "begun" if record.message == ENDED_EARLY else "failed"
 
 
 def _stage_row(task: Task, record: Record | None, states: Mapping[Task, str]) -> list[str]:
@@ -153,32 +167,35 @@ def duration(seconds: float) -> str:
 
 
 def _text(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
-    rows = [[_name(one), corpus, *row] for one in made for corpus, row in _amounts(one.manifest)]
+    rows = [[_name(one), corpus, *row] for one in made for corpus, row in _amounts(one)]
     if not rows:
         return None
     header = ["stage", "corpus", "documents read", "kept", "removed most often for"]
-    of_text = [one for one in made if one.manifest.stage.startswith("data_prep.")]
+    of_text = [one for one in made if one.module.startswith("data_prep.")]
     links = _links(of_text, pipeline, ("report.md", "report.html"))
     return Section("Text", tables=[("what became of the text", (header, rows))], links=links)
 
 
-def _amounts(manifest: Manifest) -> list[tuple[str, list[str]]]:
+def _amounts(one: Made) -> list[tuple[str, list[str]]]:
     """Corpus, and what stands of it in the table, of the stages that read documents."""
-    facts, rows = manifest.facts, []
-    if manifest.stage in ("data_prep.collect", "data_prep.clean"):
+    facts, rows = one.facts, []
+    if not facts:
+        return []
+    if one.module in ("data_prep.collect", "data_prep.clean"):
         for corpus, count in facts["counts"].items():
             removed = {reason: change["documents"] for reason, change in count.get("removed", {}).items()}
             rows.append((corpus, [f"{count['num_read']:,}", f"{count['num_kept']:,}", _most(removed)]))
-    elif manifest.stage == "data_prep.dedup":
+    elif one.module == "data_prep.dedup":
         for corpus, count in facts["counts"].items():
             documents = count["documents"]
+            shortened = documents.get("shortened", 0)
             read, gone = sum(documents.values()), documents.get("removed", 0) + documents.get("empty", 0)
-            rows.append((corpus, [f"{read:,}", f"{read - gone:,}", f"{documents.get('shortened', 0):,} of these were shortened"]))
-    elif manifest.stage == "data_prep.mixture":
+            rows.append((corpus, [f"{read:,}", f"{read - gone:,}", f"{shortened:,} of these were shortened" if shortened else ""]))
+    elif one.module == "data_prep.mixture":
         for count in facts["corpora"]:
             train, held_out, left_out = (count[side]["documents"] for side in ("train", "validation", "left_out"))
             rows.append((count["name"], [f"{train + held_out + left_out:,}", f"{train:,}", f"{held_out:,} are held out"]))
-    elif manifest.stage == "data_prep.to_megatron":
+    elif one.module == "data_prep.to_megatron":
         rows.append(("", [f"{facts['num_documents']:,}", f"{facts['num_tokens']:,} tokens", ""]))
     return rows
 
@@ -214,7 +231,7 @@ def _language(text: str) -> str:
 
 
 def _methods(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
-    compared = [one for one in made if one.manifest.stage == "conversion.transfer_compare"]
+    compared = [one for one in made if one.module == "conversion.transfer_compare"]
     if not compared:
         return None
     about = [read_json(one.output / "comparison.json")["recommendation"]["sentence"] for one in compared]
@@ -267,7 +284,8 @@ def _order(run: Run, text: str) -> float:
 
 def _bits_row(run: Run, texts: Sequence[str]) -> list[str]:
     start = run.checkpoints[0] if run.checkpoints[0].step == 0 and len(run.checkpoints) > 1 else None
-    row = [run.name if run.last.step else f"{run.name} (not trained here)", str(run.last.step or 0)]
+    name = run.last.name
+    row = [name if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
     for text in texts:
         line = Line(text, "bits_per_byte", True, True)
         before, now = line.score(start) if start else None, line.score(run.last)
@@ -283,7 +301,7 @@ def _tasks(report: Report | None) -> Section | None:
 
 
 def _continuations(made: Sequence[Made]) -> Section | None:
-    folders = [one.output for one in made if one.manifest.stage == "eval.generate" and (one.output / PROMPTS_NAME).is_file()]
+    folders = [one.output for one in made if one.module == "eval.generate" and (one.output / PROMPTS_NAME).is_file()]
     if not folders:
         return None
     found = read_continuations(folders[0])
@@ -316,10 +334,10 @@ def _cost_row(pipeline: Pipeline, name: str, task: Task, folder: Path) -> list[s
 
 def _onward(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
     """Of the newest export of what was grafted, the commands that take it further."""
-    grafted = [one for one in made if one.manifest.stage == "conversion.nemo_to_hf" and one.manifest.facts.get("method") is not None]
+    grafted = [one for one in made if one.module == "conversion.nemo_to_hf" and one.facts.get("method") is not None]
     if not grafted:
         return None
-    newest = max(grafted, key=lambda one: int(one.manifest.facts.get("step", 0)))
+    newest = max(grafted, key=lambda one: int(one.facts.get("step", 0)))
     folder = shlex.quote(str(newest.output))
     commands = [
         f"python -m conversion.inspect {folder}",

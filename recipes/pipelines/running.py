@@ -8,12 +8,12 @@ from common import command
 from recipes.pipelines.file import Pipeline, Task, command_of
 from recipes.pipelines.state import Record, is_complete, write_record
 
-_ENDED_EARLY = "was ended before it could say why"
+ENDED_EARLY = "was ended before it could say why"
 
 
 def note_start(pipeline: Pipeline, task: Task, *, log: str) -> None:
     """Note that a task has begun, so that one that is killed has left a word."""
-    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, _ENDED_EARLY, log))
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, ENDED_EARLY, log))
 
 
 def note_end(pipeline: Pipeline, task: Task, code: int, error: str, *, log: str, seconds: float | None = None) -> str | None:

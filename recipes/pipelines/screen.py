@@ -11,12 +11,14 @@ from pathlib import Path
 from types import TracebackType
 
 from recipes.pipelines.file import Pipeline, Task, output_of
+from recipes.pipelines.live_page import write_live_page
 from recipes.runs.run_dir import METRICS_NAME
 from recipes.runs.run_state import full_step_seconds, last_records, read_recipe, read_run_state
 
 _LEFT = re.compile(rb"\b(\d+) s left")  # as common.progress writes it
 _TAIL_BYTES = 2000
 _REDRAW_SECONDS = 1.0
+_PAGE_SECONDS = 30.0  # while nothing ends; trainings log in between
 
 
 class Screen:
@@ -29,6 +31,7 @@ class Screen:
         self._took: dict[Task, float] = {}
         self._logs: dict[Task, Path] = {}
         self._is_terminal, self._drawn, self._last = sys.stderr.isatty(), 0, 0.0
+        self._next_page = 0.0
 
     def started(self, task: Task, log: Path) -> None:
         """A task runs from now on."""
@@ -39,13 +42,17 @@ class Screen:
     def note(self, task: Task, state: str, message: str) -> None:
         """A task has ended, or will not start."""
         self._states[task] = state
+        self._next_page = 0.0
         if task in self._began:
             self._took[task] = time.monotonic() - self._began[task]
         if not self._is_terminal:
             print(f"{task.name}: {state}, {message}", file=sys.stderr, flush=True)
 
     def draw(self, *, last: bool = False) -> None:
-        """Draw the lines anew, at most once a second."""
+        """Draw the lines anew, at most once a second, and the page when something has ended."""
+        if last or time.monotonic() >= self._next_page:
+            write_live_page(self._pipeline, self._states)
+            self._next_page = time.monotonic() + _PAGE_SECONDS
         if not self._is_terminal or (time.monotonic() - self._last < _REDRAW_SECONDS and not last):
             return
         self._last = time.monotonic()

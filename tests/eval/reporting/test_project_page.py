@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from common.artifacts import write_manifest
-from eval.reporting.project_page import PAGE_NAME, project_page, write_project_page
+from eval.reporting.project_page import project_page, write_project_page
 from recipes.pipelines.file import Pipeline, Task, pipeline_from_mapping, tasks_of
+from recipes.pipelines.live_page import PAGE_NAME
 from recipes.pipelines.state import Record, write_record
 from tests.eval.made_results import make_results
 
@@ -52,7 +53,7 @@ def test_what_is_there_is_shown_and_nothing_else(tmp_path: Path) -> None:
     assert "<td>1,200</td><td>1,000</td><td>too short (150), language (50)</td>" in page
     assert "validation bits per byte sl" in page and "training loss" in page
     assert (
-        '<th scope="row">focus, tied, seed 1</th><td>100</td>' in page
+        '<th scope="row">focus-100</th><td>100</td>' in page
         and '<th scope="row">source (not trained here)</th><td>0</td>' in page
     )
     assert "sl_boolq_gen" in page and "(LAPT)" in page
