@@ -21,6 +21,7 @@ from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import estimate_memory
 from recipes.planner.visible import has_known_rates, visible_gpu
+from recipes.runs.run_state import read_run_state
 
 _MB, _GB = 1e6, 1e9
 _TEXTS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".vert", ".gz", ".zst", ".xz")
@@ -143,16 +144,17 @@ def _training(pipeline: Pipeline, task: Task, machine: Machine) -> Forecast:
     model = planned_model_of(pipeline, task, recipe)
     if model is None or recipe.schedule.epochs is not None:
         return Forecast()
-    layout, steps = layout_of(recipe), arithmetic.total_steps(recipe)
+    layout, steps, run_dir = layout_of(recipe), arithmetic.total_steps(recipe), output_of(pipeline, task)
+    first = read_run_state(run_dir).saved_step if run_dir is not None else 0
     saves = min(-(-steps // recipe.run.checkpoint_every_steps), recipe.run.keep_checkpoints or steps)
     disk = float(saves * costs.checkpoint_bytes(model, layout))
     if machine.gpus:
         gpu = visible_gpu()
         if gpu is None or not has_known_rates(gpu) or not layout.is_half:
             return Forecast(None, estimate_host(model, layout).needed_gib, disk)
-        run = estimate_run(model, layout, gpu, steps=steps, batches=batches_of(recipe.schedule))
+        run = estimate_run(model, layout, gpu, steps=steps, first_step=first, batches=batches_of(recipe.schedule))
         return Forecast(run.hours * 3600, estimate_host(model, layout).needed_gib, disk)
-    flops = model.flops_per_token(layout.sequence_length) * arithmetic.run_tokens(recipe)
+    flops = model.flops_per_token(layout.sequence_length) * arithmetic.run_tokens(recipe) * max(0, steps - first) / steps
     memory = layout.num_devices * (estimate_memory(model, layout, kernels="cpu").total / GIB + _RANK_GIB)
     return Forecast(_CPU_START_SECONDS + flops / (_CPU_FLOPS * need_of(pipeline, task, machine).cores), memory, disk)
 

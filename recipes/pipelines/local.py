@@ -21,13 +21,13 @@ from common.own_children import end_with_parent
 from common.process_identity import ProcessIdentity
 from recipes.pipelines.file import Task, command_of, needs_of, tasks_of
 from recipes.pipelines.machine import Machine, Need, Share, need_of
-from recipes.pipelines.running import failure_sentence, last_error, note_end, note_start
+from recipes.pipelines.running import LOGS_NAME, failure_sentence, last_error, note_end, note_start
 from recipes.pipelines.screen import Screen
 from recipes.pipelines.work import Work, find_work, remove_unneeded
 
 LOCK_NAME = "run.lock"
-LOGS_NAME = "logs"
 _POLL_SECONDS = 0.1
+_TAIL_BYTES = 1 << 16  # of a log, in which the error of a failure is
 _PATIENCE_SECONDS = 30.0  # for a command to end when it is told to, and for processes of a run that was killed; a training may be saving
 
 
@@ -136,7 +136,10 @@ class LocalRun:
                 screen.started(task, self._log(task))
 
     def _share(self, task: Task) -> Share | None:
-        """What a task gets of what the others leave; None where that is too little."""
+        """What a task gets of what the others leave; None where that is too little, or as many of its stage run as may."""
+        at_once = self.work.pipeline.resources[self.work.pipeline.stages[task.stage].resources].at_once
+        if at_once is not None and sum(other.stage == task.stage for other in self._running) >= at_once:
+            return None
         need, taken = self._wants[task], [running.share for running in self._running.values()]
         cores = [core for core in self.machine.cores if not any(core in share.cores for share in taken)]
         gpus = [gpu for gpu in self.machine.gpus if not any(gpu in share.gpus for share in taken)]
@@ -179,7 +182,7 @@ class LocalRun:
             if self._signal:
                 continue
             with running.log.open("rb") as stream:
-                stream.seek(running.log_start)
+                stream.seek(max(running.log_start, running.log.stat().st_size - _TAIL_BYTES))
                 error = last_error(stream.read().decode(errors="replace").splitlines())
             seconds = time.monotonic() - running.began
             try:

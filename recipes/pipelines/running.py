@@ -8,6 +8,7 @@ from common import command
 from recipes.pipelines.file import Pipeline, Task, command_of
 from recipes.pipelines.state import Record, is_complete, write_record
 
+LOGS_NAME = "logs"
 ENDED_EARLY = "was ended before it could say why"
 
 

@@ -92,7 +92,8 @@ class Screen:
                 return float(found[-1])
         of_stage = [seconds for other, seconds in self._took.items() if other.stage == task.stage]
         expected = sum(of_stage) / len(of_stage) if of_stage else self._expected.get(task)
-        return None if expected is None else max(0.0, expected - (time.monotonic() - self._began[task]))
+        left = (expected or 0.0) - (time.monotonic() - self._began[task])
+        return left if left > 0 else None
 
     def _training_left(self, task: Task) -> float | None:
         run_dir = output_of(self._pipeline, task)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, recipe_of
+from recipes.pipelines.running import LOGS_NAME
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
 from slurm.jobs.training import require_cuda
 from slurm.sites.cluster import Cluster
-
-LOGS_NAME = "logs"
 
 
 @dataclass(frozen=True)

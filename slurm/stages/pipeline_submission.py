@@ -11,6 +11,7 @@ from recipes.numbers import arithmetic
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of
 from recipes.pipelines.planned import planned_model_of
+from recipes.pipelines.running import LOGS_NAME
 from recipes.pipelines.work import Work, find_work
 from recipes.planner.hardware import GPUS
 from recipes.planner.host import host_refusal
@@ -25,7 +26,7 @@ from slurm.jobs.render import render_job
 from slurm.jobs.submission_plan import job_memory_gib
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
-from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
+from slurm.stages.pipeline_jobs import StageJob, dependencies, stage_jobs
 
 FROZEN_NAME = "pipeline.json"
 

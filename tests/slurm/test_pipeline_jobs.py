@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,11 +13,14 @@ import pytest
 
 from recipes.pipelines.file import Pipeline, Resources, command_of, pipeline_from_mapping, tasks_of
 from recipes.pipelines.load import load_pipeline
+from recipes.pipelines.work import find_work
+from recipes.rules.base_models import BASE_MODELS
 from slurm.jobs.job import ROOT
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import load_cluster
 from slurm.stage import run_task
 from slurm.stages.pipeline_jobs import dependencies, stage_jobs
+from slurm.stages.pipeline_submission import plan_pipeline
 from tests.recipes.pipelines.small_pipeline import content
 
 PIPELINES = sorted((ROOT / "recipes" / "pipelines" / "bundled").glob("*.yaml"))
@@ -94,3 +98,44 @@ def test_planning_a_whole_pipeline_is_quick_and_light(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "chain of 3, gpu" in done.stdout and done.stdout.endswith("Nothing was sent; add --submit to send it.\n")
+
+
+SPREAD = "precision=bf16 parallel.devices_per_node=4 parallel.num_nodes=16 schedule.global_batch_size=256 parallel.gpu=b200"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "memory_gib", "sentence"),
+    [
+        (
+            "",
+            None,
+            r"stage train.method=mean: the layout \(TP 2 .* needs 79.4 GiB on each a100-64gb, .*; no layout on 2 of them fits; parallel",
+        ),
+        (
+            SPREAD,
+            10,
+            r"stage train.method=mean: saving and loading checkpoints take at most .* but a job on leonardo with so many GPUs has 10 GiB",
+        ),
+        (SPREAD, None, None),
+    ],
+)
+def test_memory_is_refused_by_the_shape_of_the_model_that_a_training_starts_from(
+    tmp_path: Path, overrides: str, memory_gib: int | None, sentence: str | None
+) -> None:
+    """On the GPUs of the cluster, whatever GPU the recipe was written for; nothing is there but the source's config.json."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_text(json.dumps(BASE_MODELS["llama-3.1-8b"]))
+    changed = content(tmp_path / "work")
+    changed["stages"] = {name: changed["stages"][name] for name in ("tokenizer", "transfer", "train")}
+    changed["stages"]["transfer"]["command"] += f" --source {tmp_path}/source"
+    changed["stages"]["train"]["train"]["overrides"] += f" {overrides}"
+    changed["resources"] = {"cpu": {"memory_gib": memory_gib}}
+    work, cluster = (
+        find_work(pipeline_from_mapping(changed)),
+        load_cluster("leonardo", ("account=x", "runtime.image=/x.sif", f"scratch={tmp_path}")),
+    )
+    if sentence is None:
+        assert len(plan_pipeline(work, cluster)) == 3
+        return
+    with pytest.raises(ValueError, match=sentence):
+        plan_pipeline(work, cluster)

@@ -59,6 +59,17 @@ def test_stages_run_beside_each_other_where_they_fit(
     assert find_work(pipeline).tasks == ()
 
 
+def test_gpus_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, start = [], subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *words, **given: seen.append(given["env"]["CUDA_VISIBLE_DEVICES"]) or start(*words, **given)
+    )
+    stages = {"none": {"command": QUICK, "resources": "cpu"}} | {name: {"command": QUICK, "resources": "one"} for name in "abc"}
+    content = {"name": "p", "work_dir": str(tmp_path), "stages": stages, "resources": {"cpu": {"cpus": 1}, "one": {"cpus": 1, "gpus": 1}}}
+    assert LocalRun(find_work(pipeline_from_mapping(content)), Machine(CORES, ("3", "GPU-5"), 8, 8), {}).run() == 0
+    assert seen[0] == "" and set(seen[1:]) <= {"3", "GPU-5"} and len(seen) == 4
+
+
 def test_a_failure_is_told_with_its_log_and_what_does_not_depend_on_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stages = {
         "text": {"command": f"data_prep.train_tokenizer --input {tmp_path}/none.txt --vocab-size 300", "output": "text"},
@@ -234,6 +245,6 @@ def test_show_prints_the_stages_and_runs_nothing(tmp_path: Path, capsys: pytest.
     told = capsys.readouterr().out
     assert f"\n  $ python -m data_prep.train_tokenizer --input {HELD_OUT} --vocab-size 420 --output {tmp_path}/work/tokenizer_420\n" in told
     assert "data <- tokenizer\n  # python -m data_prep.to_megatron" in told and not (tmp_path / "work").exists()
-    assert run.main([str(file), "--show", "--on", "local", "--set", "cpu.name=cpu"]) == 0
+    assert run.main([str(file), "--show", "--on", "local"]) == 0
     told = capsys.readouterr().out
     assert "#SBATCH --array=0,1" in told and told.endswith("\nNothing was sent; add --submit to send it.\n")
