@@ -11,11 +11,10 @@ from pathlib import Path
 from common.command import arguments_of
 from recipes.numbers import arithmetic
 from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
-from recipes.pipelines.planned import planned_model_of
+from recipes.pipelines.planned import inputs_of, planned_model_of
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.rules.checks import check_run, recipe_problems
-from recipes.rules.inputs import read_inputs
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
 
@@ -58,7 +57,7 @@ def _training_problems(pipeline: Pipeline, task: Task, recipe: Recipe, gpu: Gpu 
     here = recipe if gpu is None else replace(recipe, parallel=replace(recipe.parallel, gpu=None))
     try:
         if has_inputs:
-            check_run(here, read_inputs(recipe), visible=gpu)
+            check_run(here, inputs_of(recipe), visible=gpu)
         elif (model := planned_model_of(pipeline, task, recipe)) is not None:
             yield from memory_problems(here, model, visible=gpu)
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -138,7 +139,7 @@ class LocalRun:
     def _share(self, task: Task) -> Share | None:
         """What a task gets of what the others leave; None where that is too little, or as many of its stage run as may."""
         at_once = self.work.pipeline.resources[self.work.pipeline.stages[task.stage].resources].at_once
-        if at_once is not None and sum(other.stage == task.stage for other in self._running) >= at_once:
+        if at_once and sum(other.stage == task.stage for other in self._running) >= at_once:
             return None
         need, taken = self._wants[task], [running.share for running in self._running.values()]
         cores = [core for core in self.machine.cores if not any(core in share.cores for share in taken)]
@@ -157,6 +158,8 @@ class LocalRun:
             end_with_parent()
 
         with log.open("ab") as stream:
+            stream.write(f"$ {shlex.join(words)}\n".encode())
+            stream.flush()
             start = stream.tell()
             process = subprocess.Popen(
                 [sys.executable, *words[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from recipes.rules.schema import Recipe
 def planned_model_of(pipeline: Pipeline, task: Task, recipe: Recipe) -> PlannedModel | None:
     """The model of a training as the planner sees it, up to another vocabulary; None where nothing says of what shape it is."""
     try:
-        inputs = read_inputs(recipe)
+        inputs = inputs_of(recipe)
     except ValueError:  # they are still to be made
         source = next(_sources(pipeline, task), None)
         content = read_json(source / "config.json") if source is not None else {}
@@ -30,6 +31,16 @@ def planned_model_of(pipeline: Pipeline, task: Task, recipe: Recipe) -> PlannedM
         model = family.megatron_config(config, tied=bool(config.get("tie_word_embeddings", True)), source=str(source))
         inputs = RunInputs(family.model_type, model, Manifest(stage="conversion.hf_to_nemo"), ())
     return planned_model(recipe, inputs)
+
+
+def inputs_of(recipe: Recipe) -> RunInputs:
+    """The facts of a recipe's inputs, whose relative paths are below the checkout, where the training runs.
+
+    Raises:
+        ValueError: as `read_inputs`.
+    """
+    with contextlib.chdir(ROOT):
+        return read_inputs(recipe)
 
 
 def read_paths(words: Sequence[str]) -> Iterator[Path]:

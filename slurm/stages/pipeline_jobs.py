@@ -78,7 +78,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
     name = tasks[0].stage
     resources, training = pipeline.resources[pipeline.stages[name].resources], pipeline.stages[name].train
     is_array = bool(axes_of(pipeline, name))
-    recipe_file = Path(recipe_argument(training.recipe)) if training and recipe_argument(training.recipe) != training.recipe else None
+    recipe_files = [path for path in [Path(recipe_argument(training.recipe))] if path.is_absolute()] if training else []
     job = Job(
         name=f"{pipeline.name}-{name}",
         command=(
@@ -102,7 +102,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
         memory_gib=resources.memory_gib,
         outlives_nodes=resources.nodes > 1 and training is None,
         array=_array(tasks, resources) if is_array else None,
-        paths=(pipeline.root, *(Path(path) for path in pipeline.paths), *([recipe_file] if recipe_file else [])),
+        paths=(pipeline.root, *(Path(path) for path in pipeline.paths), *recipe_files),
     )
     if training is None:
         return StageJob(name, tasks, needs, job, None)

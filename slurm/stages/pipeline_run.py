@@ -11,7 +11,6 @@ from common.command import suggested
 from common.lease import InUseError
 from common.tables import markdown_table
 from recipes.pipelines.file import tasks_of
-from recipes.pipelines.local import only_run
 from recipes.pipelines.work import Work
 from slurm.chains.submissions import jobs_of
 from slurm.jobs.job import format_time_limit
@@ -36,8 +35,7 @@ def run_on(work: Work, *, cluster_name: str, settings: Sequence[str], submit: bo
     if not jobs:
         print(f"\neverything is complete in {pipeline.root}")
     elif submit:
-        with only_run(pipeline.root):
-            job_ids = submit_pipeline(work, cluster)
+        job_ids = submit_pipeline(work, cluster)
         count = sum(map(len, job_ids.values()))
         print(f"\nsent {count} jobs for {len(job_ids)} stages; watch them with `{suggested('slurm.status', pipeline.root)}`")
     else:

@@ -10,9 +10,10 @@ from common.plain_files import read_json, write_json
 from recipes.numbers import arithmetic
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of
+from recipes.pipelines.local import only_run
 from recipes.pipelines.planned import planned_model_of
 from recipes.pipelines.running import LOGS_NAME
-from recipes.pipelines.work import Work, find_work
+from recipes.pipelines.work import Choice, Work, find_work
 from recipes.planner.hardware import GPUS
 from recipes.planner.host import host_refusal
 from recipes.planner.layout import layout_of
@@ -67,18 +68,22 @@ def submit_pipeline(work: Work, cluster: Cluster) -> dict[str, tuple[str, ...]]:
     """Send what has to run; gives the ids of the jobs of each stage, none where everything is complete.
 
     Raises:
-        ValueError: as `plan_pipeline`, if the pipeline has jobs already, or if Slurm refuses one; then none of them is left waiting.
+        ValueError: as `plan_pipeline`, if the pipeline has jobs already or runs on this machine, or if Slurm refuses one; then none of them is left waiting.
     """
     pipeline, planned = work.pipeline, plan_pipeline(work, cluster)  # refusals before anything is written
     if not planned:
         return {}
     require_runtime(cluster)
     check_site([stage_job.job for stage_job in planned], cluster, must_answer=True)
+    with only_run(pipeline.root):
+        return _submit(pipeline, work.choice, cluster)
+
+
+def _submit(pipeline: Pipeline, choice: Choice, cluster: Cluster) -> dict[str, tuple[str, ...]]:
     root = pipeline.root
-    root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)
     submission = claim_run(root, command=(), limits=Limits(), signal_seconds=0)
-    work = find_work(pipeline, work.choice)  # once more: since the claim nobody else can complete anything
+    work = find_work(pipeline, choice)  # once more: since the claim nobody else can complete anything
     work.prepare()
     number, tag = submission.number, submission.claim.tag
     directory = submission_dir(root, number)

@@ -50,6 +50,12 @@ def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
     assert everywhere[2].job.array == "0,1%1" and dependencies(everywhere[2], everywhere, ids) == ("aftercorr:7",)
     assert (jobs[1].job.tasks_per_node, jobs[1].job.kind, jobs[2].job.kind) == (2, "gpu", "cpu")
     assert all(render_job(job.job, cluster) for job in jobs)
+    own = tmp_path / "elsewhere" / "own.yaml"
+    own.parent.mkdir()
+    own.write_text((ROOT / "recipes" / "conf" / "recipe" / "demo_adapt.yaml").read_text())
+    train = replace(pipeline.stages["train"], train=replace(pipeline.stages["train"].train, recipe=str(own)))
+    with_own = replace(pipeline, stages={**pipeline.stages, "train": train})
+    assert own in stage_jobs(with_own, cluster, tasks_of(pipeline, "train"), frozen_path=tmp_path / "p.json")[0].job.paths, "for containers"
 
 
 def test_members_of_an_array_have_one_layout(tmp_path: Path) -> None:
