@@ -131,7 +131,7 @@ def _forecast(pipeline: Pipeline, task: Task, reads: Sequence[Forecast], machine
         forecast = replace(_training(pipeline, task, machine), model=model)
         return replace(forecast, seconds=measured or forecast.seconds)
     rate = RATES.get(words[2])
-    if rate is None:
+    if rate is None or not (model if rate.model else text):  # how much it reads is as unknown as what makes it
         return Forecast(measured, model=model)
     seconds = measured or rate.start + rate.text * text / _MB + rate.model * model / _GB
     memory, disk = rate.memory[0] + rate.memory[1] * model / GIB, rate.packs[0] * text + rate.packs[1] * model
