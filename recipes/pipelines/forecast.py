@@ -38,6 +38,7 @@ class Rate:
         start: seconds that it takes with little to do.
         text, model: seconds per MB of text, and per GB of model, that it reads.
         memory: GiB, and so many times the model that it reads.
+        each: seconds per MB of text and GB of all models, where each of them reads all of it.
         packs: bytes on disk by those of text read, where it writes text; else of the model read.
     """
 
@@ -46,6 +47,7 @@ class Rate:
     model: float = 0.0
     memory: tuple[float, float] = (0.3, 0.0)
     packs: tuple[float, float] = (0.0, 0.0)
+    each: float = 0.0
 
 
 RATES = {
@@ -59,6 +61,7 @@ RATES = {
     "conversion.hf_to_nemo": Rate(0.3, 0, 0.5, memory=(0.1, 0), packs=(0, 1)),
     "conversion.nemo_to_hf": Rate(4.0, 0, 0.5, memory=(0.1, 0), packs=(0, 1)),
     "conversion.verify": Rate(8.0, 0, 8.0, memory=(0.9, 2)),
+    "eval.harness": Rate(5.0, memory=(0.9, 2), each=2300),  # of texts alone, in float32
 }
 
 
@@ -131,9 +134,11 @@ def _forecast(pipeline: Pipeline, task: Task, reads: Sequence[Forecast], machine
         forecast = replace(_training(pipeline, task, machine), model=model)
         return replace(forecast, seconds=measured or forecast.seconds)
     rate = RATES.get(words[2])
-    if rate is None or not (model if rate.model else text):  # how much it reads is as unknown as what makes it
+    is_known = rate is not None and (text or rate.model) and (model or not (rate.model or rate.each))
+    if rate is None or not is_known or "--tasks" in words:  # how much it reads is as unknown as what makes it
         return Forecast(measured, model=model)
-    seconds = measured or rate.start + rate.text * text / _MB + rate.model * model / _GB
+    models = sum(read.model for read in inputs)
+    seconds = measured or rate.start + rate.text * text / _MB + rate.model * model / _GB + rate.each * text / _MB * models / _GB
     memory, disk = rate.memory[0] + rate.memory[1] * model / GIB, rate.packs[0] * text + rate.packs[1] * model
     return Forecast(seconds, memory, disk if output else 0.0, text if rate.packs[0] else 0.0, model if rate.packs[1] else 0.0)
 
