@@ -19,6 +19,7 @@ from recipes.projects.template import Answers, project_text, recipe_text
 
 _TOKENS = {"cpu": 20_000, "gpu": 50_000_000}  # of each training: minutes on two cores, hours on one GPU
 _VOCABULARY = ("expand", 2000)
+_SMALL_TEXT_BYTES = 20 << 20  # of which a hundredth is too little to tell models apart
 _MOST_PROCESSES = 2  # on a CPU, each of which holds the model and the optimizer's state
 
 
@@ -92,6 +93,7 @@ def _answers(arguments: argparse.Namespace, folder: Path) -> Answers:
         source = _relative(source, folder)
     device = "gpu" if has_gpu() else "cpu"
     processes = _num_gpus() if device == "gpu" else min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    share = 0.05 if sum(_size(folder / path) for paths in texts.values() for path in paths) < _SMALL_TEXT_BYTES else 0.01
     return Answers(
         source,
         texts,
@@ -101,7 +103,13 @@ def _answers(arguments: argparse.Namespace, folder: Path) -> Answers:
         arguments.tokens or _TOKENS[device],
         processes,
         device,
+        share,
     )
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _num_gpus() -> int:

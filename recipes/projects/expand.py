@@ -26,6 +26,7 @@ _SOURCE = "source"
 _DEMO = ROOT / "recipes" / "demo_text"
 _SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
 _MODEL = ("conversion.transfer", "conversion.transfer_compare", "eval.harness", "eval.generate")  # a GPU makes these faster
+_CPU_BYTES = 50_000  # that a CPU compares methods on: minutes for a small model
 _LIGHT = ("conversion.hf_to_nemo", "conversion.nemo_to_hf", "data_prep.tokenizer_report", "eval.learning_curves", "eval.report")
 _ENCODERS = ("bert", "roberta", "xlm-roberta")
 _HELPER = "{helper}"  # of the tiny size
@@ -308,7 +309,7 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
     vocabularies = dict(project.vocabulary)
     if project.training.lapt and not any(given.keep for given in vocabularies.values()):
         vocabularies[_SOURCE] = Vocabulary(keep=True)
-    variants = []
+    variants: list[Variant] = []
     for name, given in vocabularies.items():
         end = "" if len(project.vocabulary) == 1 else f"_{name.replace('-', '_')}"
         tokenizer = None
@@ -332,6 +333,7 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
                     f"conversion.transfer_compare --source {source} {_transfer_words(built, texts, variant, project.transfer.candidates)}"
                 )
                 command += f" --methods {' '.join(project.transfer.candidates)} --heldout {first}={held_out[first]}"
+                command += f" --heldout-bytes {_CPU_BYTES}" if project.machine.device == "cpu" else ""
                 built.add(f"compare{end}", command, f"comparison{end}")
                 variant = replace(variant, method=f"{{compare{end}}}")
             variants.append(variant)

@@ -21,6 +21,7 @@ class Answers:
         vocabulary: `replace` or `expand` and the number of tokens, or `keep`.
         processes: of a training.
         device: cpu or gpu.
+        heldout_share: where no file is given.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Answers:
     tokens: int
     processes: int
     device: str
+    heldout_share: float
 
 
 def project_text(answers: Answers) -> str:
@@ -51,7 +53,7 @@ def project_text(answers: Answers) -> str:
         if code in answers.heldout:
             lines.append(line("languages.CODE.", "heldout", _quoted(answers.heldout[code]), 4))
         else:
-            lines.append(line("languages.CODE.", "heldout_share", 0.01, 4))
+            lines.append(line("languages.CODE.", "heldout_share", answers.heldout_share, 4))
     if answers.source_language != "en":
         lines.append(line("", "source_language", answers.source_language, 0))
     kind, size = answers.vocabulary
