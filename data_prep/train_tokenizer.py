@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
-    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files ({SUFFIXES_IN_WORDS})")
+    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files, or folders of them ({SUFFIXES_IN_WORDS})")
     add_corpora_argument(parser)
     add_format_arguments(parser)
     parser.add_argument(

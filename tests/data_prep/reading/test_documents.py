@@ -24,7 +24,9 @@ from pyarrow import parquet
 
 from common.artifacts import read_manifest
 from data_prep.reading import documents
+from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, BadInput, Document, Documents, batches, read_documents
+from data_prep.reading.named_texts import read_texts
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -157,6 +159,19 @@ def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
         assert str(error.value) == sentence
     with pytest.raises(ValueError, match=r"^unknown document separator 'word'; the known ones are line, blank-line, file$"):
         Documents([], separator="word")
+
+
+def test_a_folder_stands_for_its_text_files(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "more/c.txt", ".hidden.txt"):
+        (folder / name).write_text(f"{name}\n", encoding="utf-8")
+    named = [folder / name for name in ("a.txt", "b.txt", "more/c.txt")]
+    assert text_files([folder]) == text_files(named) == named
+    assert read_texts([f"sl={folder}"])[0].documents == ["a.txt", "b.txt", "more/c.txt"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match=r"the folder .*none has no text file; expected names ending in"):
+        text_files([tmp_path / "none"])
 
 
 @pytest.mark.long
