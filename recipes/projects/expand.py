@@ -16,7 +16,7 @@ from recipes.projects.project import MATERIAL, SMOLLM2, TINY, LoadedProject, loa
 from recipes.projects.schema import BEST, TINY_SIZE, Evaluation, Language, Training, Vocabulary
 from recipes.projects.smollm2 import FILE_NAME
 from recipes.rules.compose import compose_recipe
-from recipes.rules.schema import Recipe
+from recipes.rules.schema import MASKED, Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
 
 _REPLAY = 0.1
@@ -62,6 +62,7 @@ class _Stages:
     loaded: LoadedProject
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     paths: list[Path] = field(default_factory=list)
+    is_masked: bool = False  # encoders have no curves, but a table of the text that they fill in
 
     def add(self, name: str, command: str, output: str | None = None, **more: Any) -> str:
         """One stage; gives the reference to its output."""
@@ -394,6 +395,7 @@ def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant
     data = _add_data(built, texts, variant, start)
     name = (project.training.lapt_recipe if variant.rule.keep else None) or project.training.recipe
     name, chosen, recipe = _schedule(built, name)
+    built.is_masked = recipe.objective == MASKED
     chosen += [*_weights(built, data, recipe), *_made_by(recipe, variant)]
     steps = [] if recipe.schedule.epochs is not None else _exported(recipe, 1 if variant.rule.keep else project.training.checkpoints)
     if steps:
@@ -552,7 +554,8 @@ def _add_evaluation(
         command = f"eval.generate --model {' '.join(ends)} --prompts {built.path(evaluation.prompts)} --settings lowres"
         command += f" --max-new-tokens {evaluation.new_tokens} --repeats 1"
         shown = f" --continuations {built.add('continuations', command, 'continuations')}"
-    built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
+    if not built.is_masked:
+        built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
     baseline = next((name for name, _ in reversed(models) if name.startswith(f"{_SOURCE}-")), _SOURCE)
     built.add("intervals", f"eval.report --results {results} --baseline {baseline} --title {title}", "intervals")
     if new:
