@@ -15,8 +15,7 @@ import numpy as np
 from common import command
 from common.artifacts import Manifest, check_files, staged_directory, write_manifest
 from common.progress import Progress
-from data_prep.megatron.facts import dataset_summary, totals
-from data_prep.megatron.index import PREFIX, STAGE, TokenFile, open_dataset
+from data_prep.megatron.index import PREFIX, STAGE, TokenFile, dataset_summary, open_dataset, totals
 from data_prep.megatron.shard import LINES, Part, join
 from data_prep.tokenizers.frame import FRONT, OWN_FRONT
 

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from common import command
 from common.artifacts import Manifest, write_manifest
 from common.progress import SharedProgress, show
-from data_prep.megatron.facts import dataset_summary, totals
-from data_prep.megatron.index import STAGE, token_dtype
+from data_prep.megatron.index import STAGE, dataset_summary, token_dtype, totals
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
 from data_prep.reading.corpora import text_files

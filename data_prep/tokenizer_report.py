@@ -15,9 +15,8 @@ from data_prep.reading.corpora import add_corpus_arguments, corpora_from_argumen
 from data_prep.reading.documents import add_format_arguments
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import start_without_torch
-from data_prep.tokenizers.lexicon import read_lexicon
 from data_prep.tokenizers.metrics import WORDS
-from data_prep.tokenizers.parallel_sentences import read_parallel
+from data_prep.tokenizers.reference_files import read_lexicon, read_parallel
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from common import command
-from common.own_children import end_with_parent
+from common.process_identity import end_with_parent
 
 _START_SECONDS = 300.0  # for the first node's Ray to answer
 _SILENT_SECONDS = 20.0  # after which it counts as gone

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.cleaning import mojibake
-from data_prep.cleaning.code_pages import repair_code_page
 from data_prep.cleaning.code_points import ADDRESS, CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, MARKUP, NUMBER, SPACING
 from data_prep.cleaning.document_rules import Filter, Holes, SameText, Text, Texts, ngrams_of, refusals
 from data_prep.cleaning.filter_settings import FilterSettings, read_filters, settings_for
 from data_prep.cleaning.line_rules import without_lines
-from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import masked
-from data_prep.cleaning.text_hygiene import Step
+from data_prep.cleaning.text_hygiene import Step, without_markup
 from data_prep.cleaning.text_measures import Measurer
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
@@ -64,7 +62,11 @@ class DocumentFilter:
             changed: told of each step that changed something, its text before and after.
             taken: told of each kind of line and the lines that were taken.
         """
-        if self.settings.mojibake and (dirt & LEAD or repair_code_page(text) is not text) and (repaired := mojibake.repair(text)) != text:
+        if (
+            self.settings.mojibake
+            and (dirt & LEAD or mojibake.repair_code_page(text) is not text)
+            and (repaired := mojibake.repair(text)) != text
+        ):
             changed(MOJIBAKE, text, repaired)
             text = repaired
             dirt = self.dirt(text.encode())[0]

@@ -102,11 +102,6 @@ class Scores:
         """Whether anything depends on what a document has."""
         return bool(self._columns)
 
-    @property
-    def ask_for_text(self) -> bool:
-        """Whether anything depends on its text."""
-        return bool(self._models)
-
     def refuses_fields(self, fields: Mapping[str, Any], not_judged: Callable[[str, str], None]) -> tuple[str, str] | None:
         """Reason and detail why a document does not pass by what it has; None where it does.
 

@@ -14,8 +14,7 @@ from common.artifacts import written_aside
 from data_prep.deduplication.decisions import document_hashes, fixed_by, mark_similar, removed_rows
 from data_prep.deduplication.onion import MAX_ORDINAL
 from data_prep.deduplication.onion_types import SAME_DOCUMENT, Decisions, Scan
-from data_prep.deduplication.pieces import grouping, joined, read_piece, write_grouped
-from data_prep.deduplication.range_work import Layout, RangeWork, Run, ShardShape
+from data_prep.deduplication.range_work import Layout, RangeWork, Run, ShardShape, grouping, joined, read_piece, write_grouped
 from data_prep.deduplication.similar_documents import Similar
 from data_prep.sharing.scanning import Batch
 from data_prep.sharing.shards import finish_shard, finished_shard

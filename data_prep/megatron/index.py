@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset: all tokens in one `.bin`, where each document starts in one `.idx`; and the folder of both.
+"""Megatron's indexed dataset: all tokens in one `.bin`, where each document starts in one `.idx`; the folder of both, and what its manifest says.
 
 Read and written without Megatron, so that preparing data needs none of its imports; the bytes are those of
 `megatron.core.datasets.indexed_dataset.IndexedDatasetBuilder` with one sequence per document.
@@ -7,14 +7,15 @@ Read and written without Megatron, so that preparing data needs none of its impo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.artifacts import Manifest, check_files, require_manifest
+from data_prep.tokenizers.frame import front_sentence
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -156,3 +157,23 @@ def open_dataset(directory: Path, *, contents: bool = False) -> tuple[Path, Mani
     manifest = require_manifest(directory, stages=[STAGE], made_by="python -m data_prep.to_megatron")
     check_files(directory, manifest, contents=contents)
     return directory / PREFIX, manifest
+
+
+def totals(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of a dataset of these shards: their sums and themselves."""
+    names = ("num_documents", "num_empty_documents", "num_tokens", "text_bytes")
+    return {**{name: sum(shard[name] for shard in shards) for name in names}, "shards": list(shards)}
+
+
+def dataset_summary(output_dir: Path, manifest: Manifest) -> str:
+    """What is in a dataset, as a sentence, and what was passed over."""
+    facts = manifest.facts
+    text = (
+        f"{output_dir}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"
+        f" {facts['text_bytes'] / facts['num_tokens']:.2f} bytes per token; {facts['num_empty_documents']:,} empty documents left out;"
+        f" {front_sentence(facts)}"
+    )
+    for shard in facts["shards"]:
+        for reason, number in shard["bad_input"].items():
+            text += f"\npassed over in {shard['source']}: {number:,} x {reason}; the first of all: {shard['bad_samples'][0]}"
+    return text

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from common.artifacts import free_output, make_group_readable, make_place, sync_tree, written_aside
-from common.own_children import end_with_parent
+from common.process_identity import end_with_parent
 from data_prep.reading.compressed import compression_of
 from data_prep.reading.documents import SUFFIXES
 from data_prep.sharing import on_ray

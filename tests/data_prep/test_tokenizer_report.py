@@ -19,7 +19,6 @@ from data_prep.reading.documents import Documents
 from data_prep.tokenizer_report import main
 from data_prep.tokenizers.comparison import candidates, pieces
 from data_prep.tokenizers.files import load_tokenizer
-from data_prep.tokenizers.lexicon import read_lexicon
 from data_prep.tokenizers.metrics import (
     TextFigures,
     advise_size,
@@ -30,7 +29,7 @@ from data_prep.tokenizers.metrics import (
     text_figures,
     word_pieces,
 )
-from data_prep.tokenizers.parallel_sentences import read_parallel
+from data_prep.tokenizers.reference_files import read_lexicon, read_parallel
 from data_prep.tokenizers.report_page import Measurement, Report, draw_languages, draw_sizes, draw_tokens, token_table
 from data_prep.train_tokenizer import train_tokenizers
 

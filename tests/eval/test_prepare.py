@@ -20,7 +20,7 @@ import pytest
 from common.artifacts import read_manifest
 from common.command import arguments_of
 from data_prep.reading.evaluation_sets import read_sets
-from data_prep.tokenizers.parallel_sentences import read_parallel
+from data_prep.tokenizers.reference_files import read_parallel
 from eval.prepare import listing, main
 from eval.protocols.rows import Rows, read_rows
 from eval.running.task_runs import TASKS_DIR, find_tasks

@@ -22,14 +22,13 @@ from common.artifacts import read_manifest
 from data_prep import fit_filters
 from data_prep.clean import clean, main
 from data_prep.cleaning import code_points, mojibake
-from data_prep.cleaning.code_pages import repair_code_page
 from data_prep.cleaning.code_points import HOLE, LEAD, SPACING
 from data_prep.cleaning.document_filter import DocumentFilter, blocked_by
 from data_prep.cleaning.filter_settings import read_filters, settings_for
-from data_prep.cleaning.markup import without_markup
-from data_prep.cleaning.mojibake import _character
+from data_prep.cleaning.mojibake import _character, repair_code_page
 from data_prep.cleaning.personal_data import CHECKS, kinds_of, masked
 from data_prep.cleaning.shard import CleanRules
+from data_prep.cleaning.text_hygiene import without_markup
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.reading.corpora import Corpus
 from tests.data_prep.cleaning.furniture_lines import COOKIES, MENUS

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from data_prep.tokenizers import canonical_json
-from data_prep.tokenizers.canonical_json import canonical_pieces
+from data_prep.tokenizers import files
+from data_prep.tokenizers.files import canonical_pieces
 
 _STRANGE = ['"', "\\", '",', '"],["', '\\"', "\n\t\x00\x1f\x7f", "č\u2028😀", '"merges":[', '"vocab":{', "]]}}", "]]"]
 
@@ -26,9 +26,9 @@ def _bpe(tokens: list[str], merges: list[tuple[str, str]]) -> Tokenizer:
 
 @pytest.mark.parametrize("block", [1, 3, 8192])
 def test_vocabulary_and_merges_come_in_pieces(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical_json, "_BLOCK", block)
+    monkeypatch.setattr(files, "_BLOCK", block)
     text = _bpe(_STRANGE, list(zip(_STRANGE, _STRANGE[1:]))).to_str()
-    assert canonical_json._split(text) is not None
+    assert files._split(text) is not None
     whole = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False).encode()
     assert b"".join(canonical_pieces(text, lambda content: content)) == whole
 
