@@ -20,18 +20,10 @@ from common.artifacts import read_manifest
 from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
 from data_prep.tokenizers.files import load_tokenizer
 from recipes.rules.compose import compose_recipe
-from tests.data_prep.packed import unpacked
+from tests.data_prep.packed import rows
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 LETTERS = {"sl": "aeioučšžtnrsl", "it": "aeiouàèòtnrsl", "en": "aeiouwythnrsl", "hr": "aeioućđžtnrsl", "sr": "аеиоучшжтнрсл"}
-
-
-def rows(directory: Path) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted(directory.rglob("*.jsonl*")):
-        content = unpacked(file)
-        found += [json.loads(line) for line in content.splitlines()]
-    return found
 
 
 def keys(directory: Path) -> Counter[tuple[str, Any]]:
@@ -108,7 +100,7 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
     for name, files in folders.items():
         command = ["--input", *map(str, files), "--tokenizer", str(work / "tokenizer")]
         assert to_megatron.main([*command, *output(f"data_{name}")]) == 0
-        records = [row for file in files for row in rows_of(file)]
+        records = [row for file in files for row in rows(file)]
         found = documents_of(work / f"data_{name}", dtype)
         assert len(found) == len(records) == facts(f"data_{name}")["num_documents"]
         for ids, row in zip(found, records):
@@ -117,11 +109,6 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
         total += sum(map(len, found))
     assert total == sum(tokens.values()), "the tokens of the tables are those of the files"
     return {name: facts(name) for name in ("collected", "cleaned", "unique", "mixture")}
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    content = unpacked(path)
-    return [json.loads(line) for line in content.splitlines()]
 
 
 def test_five_languages_from_raw_files_to_megatron(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from data_prep.tokenizers.metrics import (
 from data_prep.tokenizers.reference_files import read_lexicon, read_parallel
 from data_prep.tokenizers.report_page import Measurement, Report, draw_languages, draw_sizes, draw_tokens, token_table
 from data_prep.train_tokenizer import train_tokenizers
+from tests.data_prep.packed import refusal
 
 Write = Callable[[str, str | bytes], Path]
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
@@ -111,9 +112,7 @@ def test_lexicon_columns(write: Write) -> None:
         (3,): f"the lexicon {path} has no word in column 3; name others with --lexicon-columns",
         (0,): "--lexicon-columns 0: columns count from 1",
     }.items():
-        with pytest.raises(ValueError) as error:
-            read_lexicon(path, columns)
-        assert str(error.value) == sentence
+        assert refusal(read_lexicon, path, columns) == sentence
     latin = write("latin.tsv", b"\xe8as\n")
     with pytest.raises(ValueError, match=rf"^the lexicon {latin} cannot be read: .*; expected UTF-8 text with tabs between columns$"):
         read_lexicon(latin)
@@ -127,9 +126,7 @@ def test_tokens_of_parallel_sentences(by_hand: PreTrainedTokenizerFast, write: W
     for columns, sentence in {
         ("de",): f"{path} has no column de; its first line names n, en, sl",
     }.items():
-        with pytest.raises(ValueError) as error:
-            read_parallel(path, columns)
-        assert str(error.value) == sentence
+        assert refusal(read_parallel, path, columns) == sentence
     rows = write(
         "p.jsonl", '{"id": "f:1", "group": "f", "en": "day", "sl": "dan"}\n{"id": "f:2", "group": "f", "en": "a", "sl": "da\\u2028an"}\n'
     )
@@ -142,9 +139,7 @@ def test_tokens_of_parallel_sentences(by_hand: PreTrainedTokenizerFast, write: W
         '{"id": "1", "en": " "}\n': " has no line with text in en",
     }.items():
         bad = write("q.jsonl", text)
-        with pytest.raises(ValueError) as error:
-            read_parallel(bad)
-        assert str(error.value) == f"{bad}{sentence}"
+        assert refusal(read_parallel, bad) == f"{bad}{sentence}"
     bad = write("q.tsv", "en\tsl\na\n")
     with pytest.raises(ValueError, match=rf"^{bad}, line 2 has 1 columns; expected the 2 of the first line$"):
         read_parallel(bad)
@@ -269,9 +264,7 @@ def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
         (str(tmp_path / "none"),): f"the tokenizer folder {tmp_path / 'none'} does not exist",
         (f"a b={trained}",): f"--tokenizer a b={trained}: 'a b' is no name; expected NAME=DIR with letters, digits, '.', '_' and '-'",
     }.items():
-        with pytest.raises(ValueError) as error:
-            candidates(arguments)
-        assert str(error.value) == sentence
+        assert refusal(candidates, arguments) == sentence
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from data_prep.tokenizers.sentencepiece_to_hf import export, require_equal_ids
 from data_prep.tokenizers.training import train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS, WordCounts, count_texts, count_words
 from data_prep.train_tokenizer import main, train_tokenizer, train_tokenizers
+from tests.data_prep.packed import refusal
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -279,9 +280,7 @@ def test_vocabulary_too_large(slovene_text: Path, tmp_path: Path, hidden_leftove
 def test_vocabulary_too_small(vocab_size: int) -> None:
     text = ["abcdefghijkl"]  # with the space 13 characters, 256 bytes and 4 special tokens
     assert train(text, 273)
-    with pytest.raises(ValueError) as error:
-        train(text, vocab_size)
-    assert str(error.value) == (
+    assert refusal(train, text, vocab_size) == (
         f"--vocab-size {vocab_size} is too small for the characters of this text;"
         " the smallest possible is 273, or less with a smaller --character-coverage"
     )
@@ -333,9 +332,10 @@ def test_bad_input_is_found_before_training(write: Write, tmp_path: Path, hidden
 
 def test_existing_output_is_refused(write: Write, tmp_path: Path) -> None:
     write("note.txt", "keep me")
-    with pytest.raises(ValueError) as error:
-        main(["--input", str(write("a.txt", "a")), "--vocab-size", "300", "--output", str(tmp_path)])
-    assert str(error.value) == f"the output directory {tmp_path} exists and is not empty; remove it or choose another --output"
+    assert (
+        refusal(main, ["--input", str(write("a.txt", "a")), "--vocab-size", "300", "--output", str(tmp_path)])
+        == f"the output directory {tmp_path} exists and is not empty; remove it or choose another --output"
+    )
     assert (tmp_path / "note.txt").read_text() == "keep me"
 
 
@@ -368,17 +368,16 @@ def test_options_that_contradict(write: Write, tmp_path: Path) -> None:
             "--vocab-size 9000 is too large for this text; the largest possible is 263"
         ),
     }.items():
-        with pytest.raises(ValueError) as error:
-            main([*common, *arguments])
-        assert str(error.value) == sentence
+        assert refusal(main, [*common, *arguments]) == sentence
         assert not (tmp_path / "out").exists()
 
 
 def test_long_lines_are_refused_where_they_stand(write: Write, tmp_path: Path) -> None:
     path = write("a.txt", "dan\n" + "a" * (2 << 20) + "\n")
-    with pytest.raises(ValueError) as error:
-        main(["--input", str(path), "--vocab-size", "300", "--max-document-mib", "1", "--output", str(tmp_path / "out")])
-    assert str(error.value) == f"{path}, line 2: the line is longer than 1 MiB; split it, or allow more with --max-document-mib"
+    assert (
+        refusal(main, ["--input", str(path), "--vocab-size", "300", "--max-document-mib", "1", "--output", str(tmp_path / "out")])
+        == f"{path}, line 2: the line is longer than 1 MiB; split it, or allow more with --max-document-mib"
+    )
 
 
 @pytest.mark.some(1)

@@ -30,7 +30,8 @@ from data_prep.deduplication.similar_documents import (
     sketch_shard,
 )
 from tests.data_prep.deduplication import similar_plain
-from tests.data_prep.test_dedup import files, jsonl, rows
+from tests.data_prep.packed import rows
+from tests.data_prep.test_dedup import jsonl
 
 
 def similar(tmp_path: Path, texts: list[str], rules: SimilarSettings) -> Similar:
@@ -229,7 +230,7 @@ def test_the_same_for_any_number_of_processes_and_passes(tmp_path: Path, texts_i
         outputs.append(tmp_path / f"{workers}_{passes}")
         options = ["--similar-documents", "--workers", str(workers), "--passes", str(passes)]
         assert main(["--input", *texts_in_files, *options, "--output", str(outputs[-1])]) == 0
-    assert files(outputs[0]) == files(outputs[1]) == files(outputs[2])
+    assert outputs(outputs[0]) == outputs(outputs[1]) == outputs(outputs[2])
     manifest = read_manifest(outputs[0])
     assert manifest is not None and not (outputs[0] / "scratch").exists()
     facts = manifest.facts["similar_documents"]

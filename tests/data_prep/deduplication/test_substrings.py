@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from common.artifacts import check_files, read_manifest
 from data_prep.dedup import main
 from data_prep.deduplication.substrings import Shard, cut_substrings, without_spans
-from tests.data_prep.test_dedup import files, jsonl, rows
+from tests.data_prep.packed import outputs, refusal, rows
+from tests.data_prep.test_dedup import jsonl
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -198,14 +199,15 @@ def test_a_span_in_the_middle_of_a_line(tmp_path: Path, write: Write) -> None:
         )
         == 0
     )
-    texts = {name: content for name, content in files(tmp_path / "o").items() if name.endswith(".jsonl")}
-    assert texts == {name: content for name, content in files(tmp_path / "p").items() if name.endswith(".jsonl")}
+    texts = {name: content for name, content in outputs(tmp_path / "o").items() if name.endswith(".jsonl")}
+    assert texts == {name: content for name, content in outputs(tmp_path / "p").items() if name.endswith(".jsonl")}
 
 
 @pytest.mark.parametrize("length", ["7", "10001", "-1"])
 def test_a_length_that_cannot_be(tmp_path: Path, write: Write, length: str) -> None:
     path = write("a.jsonl", jsonl([COMMON]))
-    with pytest.raises(ValueError) as error:
-        main(["--input", f"a={path}", "--substrings", length, "--output", str(tmp_path / "o")])
-    assert str(error.value) == f"--substrings is {length}; expected 8 to 10,000 tokens, as shorter spans are in any two texts"
+    assert (
+        refusal(main, ["--input", f"a={path}", "--substrings", length, "--output", str(tmp_path / "o")])
+        == f"--substrings is {length}; expected 8 to 10,000 tokens, as shorter spans are in any two texts"
+    )
     assert not (tmp_path / "o").exists() and not (tmp_path / ".o.unfinished").exists()

@@ -27,6 +27,7 @@ from data_prep.reading import documents
 from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, BadInput, Document, Documents, batches, read_documents
 from data_prep.reading.named_texts import read_texts
+from tests.data_prep.packed import refusal
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -89,13 +90,6 @@ def test_inner_space_is_kept(write: Write) -> None:
     assert list(Documents([write("a.jsonl", '{"text": "\\n a\\n\\n"}')])) == ["\n a\n\n"]
 
 
-def test_compressed_files_read_the_same(write: Write) -> None:
-    content = '{"text": "č"}\n\n{"text": "š", "id": 1}\n'
-    plain, packed = write("a.jsonl", content), write("a.jsonl.gz", gzip.compress(content.encode()))
-    assert list(Documents([plain])) == list(Documents([packed])) == ["č", "š"]
-    assert list(Documents([write("a.txt.gz", gzip.compress("č\nš".encode()))])) == ["č", "š"]
-
-
 def test_counts_of_the_last_reading(write: Write) -> None:
     documents = Documents(
         [write("a.jsonl", '{"body": "čš"}\n{"body": ""}\n{"body": " \\n\\u3000"}\n'), write("b.txt", "a\nb\n")], text_key="body"
@@ -154,9 +148,7 @@ def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
         tmp_path: f"the input {tmp_path} is not a file; name the files in it one by one",
         unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in {SUFFIXES_IN_WORDS}",
     }.items():
-        with pytest.raises(ValueError) as error:
-            Documents([path])
-        assert str(error.value) == sentence
+        assert refusal(Documents, [path]) == sentence
     with pytest.raises(ValueError, match=r"^unknown document separator 'word'; the known ones are line, blank-line, file$"):
         Documents([], separator="word")
 

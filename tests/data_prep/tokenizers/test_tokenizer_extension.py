@@ -16,6 +16,7 @@ from data_prep.tokenizers.auxiliary import train_candidates
 from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word, joined, joining_steps
 from data_prep.tokenizers.pruning import prune_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, sentencepiece_like, unigram, wordpiece
+from tests.data_prep.packed import refusal
 
 KINDS = {"byte-level": byte_level, "marked": sentencepiece_like, "unigram": unigram, "wordpiece": wordpiece}
 
@@ -80,9 +81,7 @@ def test_the_same_text_gives_the_same_tokens(kind: str) -> None:
 
 def test_more_tokens_than_there_are() -> None:
     few = [Candidate(b" dan"), Candidate(b" the"), Candidate(b" dane")]
-    with pytest.raises(ValueError) as error:
-        extend_tokenizer(description(source("byte-level")), few, 9)
-    assert str(error.value) == (
+    assert refusal(extend_tokenizer, description(source("byte-level")), few, 9) == (
         "9 new tokens are wanted, but the auxiliary tokenizer has only 2 that the source tokenizer lacks; give more text or ask for fewer"
     )
 
