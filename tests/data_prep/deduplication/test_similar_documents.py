@@ -30,7 +30,7 @@ from data_prep.deduplication.similar_documents import (
     sketch_shard,
 )
 from tests.data_prep.deduplication import similar_plain
-from tests.data_prep.packed import rows
+from tests.data_prep.packed import outputs, rows
 from tests.data_prep.test_dedup import jsonl
 
 
@@ -225,21 +225,21 @@ def texts_in_files(tmp_path: Path) -> list[str]:
 
 
 def test_the_same_for_any_number_of_processes_and_passes(tmp_path: Path, texts_in_files: list[str]) -> None:
-    outputs = []
+    made = []
     for workers, passes in ((1, 1), (3, 1), (2, 2)):
-        outputs.append(tmp_path / f"{workers}_{passes}")
+        made.append(tmp_path / f"{workers}_{passes}")
         options = ["--similar-documents", "--workers", str(workers), "--passes", str(passes)]
-        assert main(["--input", *texts_in_files, *options, "--output", str(outputs[-1])]) == 0
-    assert outputs(outputs[0]) == outputs(outputs[1]) == outputs(outputs[2])
-    manifest = read_manifest(outputs[0])
-    assert manifest is not None and not (outputs[0] / "scratch").exists()
+        assert main(["--input", *texts_in_files, *options, "--output", str(made[-1])]) == 0
+    assert outputs(made[0]) == outputs(made[1]) == outputs(made[2])
+    manifest = read_manifest(made[0])
+    assert manifest is not None and not (made[0] / "scratch").exists()
     facts = manifest.facts["similar_documents"]
     assert (facts["share"], facts["n"], facts["bands"], facts["rows"], facts["keep"]) == (0.5, 4, 64, 4, "longest")
     assert facts["probability_to_be_compared"]["0.6"] == round(probability(0.6, 64, 4), 4)
     assert facts["expected_of_200_words_with_edits"]["10"] == round(probability(157 / 237, 64, 4), 4)
-    removed = [row for row in rows(outputs[0] / "removed") if row["reason"] == "similar-document"]
+    removed = [row for row in rows(made[0] / "removed") if row["reason"] == "similar-document"]
     assert facts["num_compared"] >= len(removed) > 60
-    kept = {row["id"] for row in rows(outputs[0] / "text")}
+    kept = {row["id"] for row in rows(made[0] / "text")}
     assert all(f"p{'abc'.index(row['repeats']['corpus'])}_{row['repeats']['line'] - 1}" in kept for row in removed)
 
 
