@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import xxhash
@@ -91,7 +90,11 @@ class Filter:
     """Drops documents; `name` is the reason that reports give.  A subclass says in `reason` why one text goes."""
 
     name: str
-    measures: ClassVar[tuple[str, ...]] = ()  # what it asks of `Texts`
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures that it looks at."""
+        return ()
 
     def reason(self, text: Text) -> str | None:
         """Why a text goes, for instance the number that is too high; None where it stays."""
@@ -122,8 +125,8 @@ class Threshold(Filter):
     needs_stop_words: bool = False
 
     @property
-    def measures(self) -> tuple[str, ...]:  # type: ignore[override] # of each its own
-        """The measures that it looks at."""
+    def measures(self) -> tuple[str, ...]:
+        """See `Filter`."""
         return (self.measure, *(self.unless.measures if self.unless else ()))
 
     def asked(self, texts: Texts) -> Mask:
