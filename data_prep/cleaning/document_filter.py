@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,8 +143,12 @@ class DocumentFilter:
     @cached_property
     def _has_own_personal_data(self) -> bool:
         """Whether a pattern is not of the built-in ones, which find numbers and addresses."""
-        built_in = {row["pattern"] for row in read_filters("standard")["personal_data"].values() if isinstance(row, dict)}
-        return not {kind.pattern.pattern for kind in self.settings.personal_data} <= built_in
+        return not {kind.pattern.pattern for kind in self.settings.personal_data} <= _built_in_patterns()
+
+
+@cache
+def _built_in_patterns() -> Set[str]:
+    return {row["pattern"] for row in read_filters("standard")["personal_data"].values() if isinstance(row, dict)}
 
 
 # Shards of one run have the same settings: to make these again for each of many small files would take longer than the files.

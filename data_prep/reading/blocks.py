@@ -6,7 +6,7 @@ What is written is what `json.dumps` would write.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from common.progress import Counter
-from data_prep.reading.documents import BadInput, Document, read_documents, text_key_of
+from data_prep.reading.documents import Document, read_documents, text_key_of
 
 _BLOCK_BYTES = 1 << 20
 
@@ -133,20 +132,9 @@ class Block:
         return b"{" + rest + b", " + _string(self.key) + b": " + _string(text.decode()) + b"}\n"
 
 
-def read_blocks(
-    path: Path,
-    *,
-    text_key: str | None = "text",
-    separator: str | None = None,
-    progress: Counter | None = None,
-    max_document_bytes: int | None = None,
-    on_bad: Callable[[BadInput], None] | None = None,
-) -> Iterator[Block]:
-    """Yield the documents of a file in blocks of about a megabyte; arguments and errors as `read_documents`."""
-    documents = read_documents(
-        path, text_key=text_key, separator=separator, progress=progress, max_document_bytes=max_document_bytes, on_bad=on_bad
-    )
-    for group in _grouped(documents):
+def read_blocks(path: Path, *, text_key: str | None = "text", **options: Any) -> Iterator[Block]:
+    """Yield the documents of a file in blocks of about a megabyte; options and errors as `read_documents`."""
+    for group in _grouped(read_documents(path, text_key=text_key, **options)):
         yield Block.of(group, text_key_of(path, text_key or "text"))
 
 

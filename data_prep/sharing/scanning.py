@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +44,7 @@ class Reading:
         self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
     ) -> Iterator[Block]:
         """Yield the documents of a file by the megabyte; arguments as `documents`."""
-        return read_blocks(
-            path,
-            text_key=self.text_key if text_key == "" else text_key,
-            separator=self.separator,
-            progress=progress,
-            max_document_bytes=self.max_document_bytes,
-            on_bad=(bad if bad is not None else []).append if self.skip_bad else None,
-        )
+        return read_blocks(path, text_key=self.text_key if text_key == "" else text_key, **self._options(bad, progress))
 
     def documents(
         self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
@@ -62,14 +56,15 @@ class Reading:
             text_key: in place of the usual one.
             progress: told of the bytes read from disk.
         """
-        return read_documents(
-            path,
-            text_key=self.text_key if text_key == "" else text_key,
-            separator=self.separator,
-            progress=progress,
-            max_document_bytes=self.max_document_bytes,
-            on_bad=(bad if bad is not None else []).append if self.skip_bad else None,
-        )
+        return read_documents(path, text_key=self.text_key if text_key == "" else text_key, **self._options(bad, progress))
+
+    def _options(self, bad: list[BadInput] | None, progress: Counter | None) -> dict[str, Any]:
+        return {
+            "separator": self.separator,
+            "progress": progress,
+            "max_document_bytes": self.max_document_bytes,
+            "on_bad": (bad if bad is not None else []).append if self.skip_bad else None,
+        }
 
 
 @dataclass(frozen=True)
