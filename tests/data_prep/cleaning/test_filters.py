@@ -313,6 +313,11 @@ def test_patterns_that_need_an_at_are_told(pattern: str, found: bool) -> None:
     assert masked("b c ab", (kind,), "-")[1].get("own", 0) == len(re.findall(pattern, "b c ab"))
 
 
+def test_patterns_that_need_digits_in_a_row_are_told() -> None:
+    told = {"[0-9]{9}": 9, "(?:[0-9]{9})?a": 0, "[0-9]{9}|b": 0, r"\b[0-9]{4}-[0-9]{2}": 4, "[0-9]{2,9}": 0, "[^0-9]{9}": 0}
+    assert {pattern: kinds_of({"own": {"pattern": pattern}})[0].num_digits for pattern in told} == told
+
+
 def test_personal_data_is_in_no_sample(tmp_path: Path, write: Write) -> None:
     """What is taken before the step that masks, or mended around it, is kept to be read, in the manifest too."""
     data = "janez.novak@posta.si, EMŠO 0101006500006."
