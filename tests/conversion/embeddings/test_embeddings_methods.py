@@ -231,72 +231,6 @@ def cosines(vector: np.ndarray, others: np.ndarray) -> np.ndarray:
     return others @ vector / np.linalg.norm(others, axis=1) / np.linalg.norm(vector)
 
 
-def test_clp_is_the_mean_weighted_by_shares_of_similarity(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    shared, new = plain_space(pair)
-    assert pair.helper is not None
-    helper = pair.helper.input_rows.astype(np.float64)
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["clp"], matrix)
-    copied = matrix[list(shared.values())].double().numpy()
-    for i in new[:200]:
-        similarities = cosines(helper[i], helper[list(shared)])
-        if abs(similarities.sum()) < 5:
-            continue  # hundreds of similarities that cancel: the division blows up every rounding
-        np.testing.assert_allclose(rows[i].numpy(), similarities / similarities.sum() @ copied, atol=2e-5)
-
-
-def test_clp_plus_is_sparsemax_in_the_helper(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    shared, new = plain_space(pair)
-    assert pair.helper is not None
-    helper = pair.helper.input_rows.astype(np.float64)
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["clp-plus"], matrix)
-    copied = matrix[list(shared.values())].double().numpy()
-    for i in new[:200]:
-        np.testing.assert_allclose(rows[i].numpy(), plain_sparsemax(cosines(helper[i], helper[list(shared)])) @ copied, atol=2e-6)
-
-
-def test_focus_cse_is_sparsemax_of_encoder_means(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    shared, new = plain_space(pair)
-    encoder = pair.encoder
-    assert encoder is not None
-    means = {
-        i: np.mean([encoder.input_rows[p] for p in encoder.vocabulary.pieces(pair.target.token_bytes[i] or b"")], axis=0)
-        for i in (*shared, *new)
-    }
-    anchors = np.array([means[i] for i in shared], dtype=np.float64)
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["focus-cse"], matrix)
-    copied = matrix[list(shared.values())].double().numpy()
-    for i in new[:200]:
-        np.testing.assert_allclose(rows[i].numpy(), plain_sparsemax(cosines(means[i].astype(np.float64), anchors)) @ copied, atol=2e-6)
-
-
-def test_wechsel_cse_is_softmax_of_the_ten_nearest(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    _, new = plain_space(pair)
-    encoder = pair.encoder
-    assert encoder is not None
-
-    def mean(data: bytes) -> np.ndarray:
-        return np.mean([encoder.input_rows[p].astype(np.float64) for p in encoder.vocabulary.pieces(data)], axis=0)
-
-    sources = [i for i, data in enumerate(pair.source.token_bytes) if data]
-    anchors = np.array([mean(pair.source.token_bytes[i] or b"") for i in sources])
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["wechsel-cse"], matrix)
-    copied = matrix[sources].double().numpy()
-    checked = 0
-    for i in new[:200]:
-        similarities = cosines(mean(pair.target.token_bytes[i] or b""), anchors)
-        order = np.argsort(-similarities)
-        if similarities[order[9]] - similarities[order[10]] < 1e-6:
-            continue  # a tie: either may be the tenth
-        exponents = np.exp(similarities[order[:10]] / 0.1)
-        np.testing.assert_allclose(rows[i].numpy(), exponents / exponents.sum() @ copied[order[:10]], atol=5e-6)
-        checked += 1
-    assert checked > 150
-
-
 @pytest.mark.parametrize(("helper_size", "size"), [(4, 9), (9, 9), (14, 9)])
 @pytest.mark.parametrize("fit", ["least-squares", "adam"])
 def test_affine_map_is_recovered(helper_size: int, size: int, fit: str) -> None:
@@ -368,23 +302,6 @@ def test_adam_comes_near_least_squares() -> None:
     assert np.mean([cosines(a, b[None])[0] for a, b in zip(exact, adam)]) > 0.995
 
 
-def test_omp_solves_least_squares_on_what_it_chose() -> None:
-    generator = np.random.default_rng(0)
-    atoms = generator.standard_normal((60, 20)) * generator.uniform(0.2, 5, (60, 1))
-    vectors = generator.standard_normal((30, 20))
-    weights = pursuit_weights(vectors, atoms, Columns(np.arange(len(atoms)), len(atoms)), num_atoms=6).toarray()
-    unit = atoms / np.linalg.norm(atoms, axis=1, keepdims=True)
-    for vector, row in zip(vectors, weights):
-        chosen: list[int] = []
-        residual = vector
-        for _ in range(6):  # the textbook, one least-squares fit a step
-            chosen.append(int(np.argmax(np.abs(unit @ residual))))
-            solution, *_ = np.linalg.lstsq(atoms[chosen].T, vector, rcond=None)
-            residual = vector - atoms[chosen].T @ solution
-        assert sorted(chosen) == np.flatnonzero(row).tolist()
-        np.testing.assert_allclose(row[chosen], solution, atol=1e-5, rtol=1e-4)
-
-
 def test_omp_with_twins_and_exact_atoms() -> None:
     generator = np.random.default_rng(0)
     atoms = generator.standard_normal((12, 8))
@@ -439,26 +356,6 @@ def test_planted_world_ranks_the_methods(pair: TransferInputs) -> None:
     assert scores["sava"] > scores["omp"] > 0.7 and scores["sava"] > scores["clp-plus"] > 0.6
 
 
-def test_merge_is_the_recursive_mean(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["merge"], matrix)
-    ids = {token: i for i, token in enumerate(pair.target.tokens)}
-    assert pair.target.merges is not None
-
-    def expected(token: str) -> np.ndarray:
-        i = ids[token]
-        if pair.overlap.source_ids[i] >= 0:
-            return matrix[pair.overlap.source_ids[i]].double().numpy()
-        pairs = [(a, b) for a, b in pair.target.merges or () if a + b == token]
-        if pairs:
-            return np.mean([(expected(a) + expected(b)) / 2 for a, b in pairs], axis=0)
-        pieces = pair.source.pieces(pair.target.token_bytes[i] or b"")
-        return np.mean([matrix[piece].double().numpy() for piece in pieces], axis=0)
-
-    for i in pair.new_ids[:400]:
-        np.testing.assert_allclose(rows[i].double().numpy(), expected(pair.target.tokens[i] or ""), atol=1e-6)
-
-
 def test_align_counts_a_hand_made_corpus() -> None:
     source = sentencepiece_like("a b ab", num_tokens=1, byte_fallback=False)
     source_tokens = ["<unk>", "▁", "a", "b", "c", "ab", "▁c"]
@@ -507,23 +404,6 @@ def plain_pooling(
             sums[i] = sums.get(i, 0) + weight * vector.astype(np.float64)
             totals[i] += weight
     return {i: total / totals[i] for i, total in sums.items()}
-
-
-@pytest.mark.parametrize("method", ["wechsel", "ofa"])
-def test_tokens_are_the_mean_of_words_that_contain_them(pair: TransferInputs, method: str) -> None:
-    words = pair.word_vectors
-    assert words is not None
-    variants: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
-    if method == "ofa":
-        variants += [str.capitalize, lambda word: f" {word.capitalize()}"]
-        vectors = words.pooled(pair.target, pair.tokenize, variants=variants, by_frequency=False)
-    else:
-        vectors = words.token_vectors(pair.target, pair.tokenize)
-    expected = plain_pooling(words, len(pair.target), lambda word: pair.tokenize([word])[0], variants, method == "wechsel")
-    for i, vector in expected.items():
-        if pair.target.is_text[i]:
-            np.testing.assert_allclose(vectors.rows(np.array([i]))[:][0], vector, atol=1e-5)
-    assert set(np.flatnonzero(vectors.is_known)) == {i for i in expected if pair.target.is_text[i]}
 
 
 def test_word_vectors_from_files(tmp_path: Path) -> None:
