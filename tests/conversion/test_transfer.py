@@ -222,15 +222,52 @@ def error_of(folders: dict[str, Path], output: Path, *options: str, **choices: s
     return str(error.value)
 
 
-def test_text_must_fit_the_method(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--text", str(folders["text"])) == (
-        "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned, token-distillation, next-token, alm)"
-    )
-    with pytest.raises(ValueError) as error:
+NO_TOKEN = "give --special-token TARGET=SOURCE with tokens as they are spelled there"
+
+
+@pytest.mark.parametrize(
+    ("choices", "options", "sentence"),
+    [
+        (
+            {},
+            ("--text", "TEXT"),
+            "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned, token-distillation,"
+            " next-token, alm)",
+        ),
+        ({}, ("--parallel-columns", "en", "sl"), "--parallel-columns names columns of --parallel FILE; give that too"),
+        (
+            {"source": "untied"},
+            ("--output-layer", "tied"),
+            "--output-layer tied would drop the output layer of {untied}, which is a matrix of its own; choose transferred, copied or random",
+        ),
+        (
+            {},
+            ("--output-layer", "transferred"),
+            "--output-layer transferred needs an output layer of its own, but {tied} ties it to the input embeddings; choose tied or copied",
+        ),
+        ({}, ("--seed", "-1"), "--seed is -1; expected 0 to 4294967295"),
+        ({}, ("--special-token", "<s>"), "--special-token <s> is not of the form TARGET=SOURCE, for example '<s>=</s>'"),
+        ({}, ("--special-token", "<nothing>=</s>"), f"the target tokenizer has no token '<nothing>'; {NO_TOKEN}"),
+        ({}, ("--special-token", "<s>=<nothing>"), f"the source tokenizer has no token '<nothing>'; {NO_TOKEN}"),
+        (
+            {"method": "random-all"},
+            ("--special-token", "<s>=</s>"),
+            "--method random-all draws every row, so that --special-token changes nothing; leave it out",
+        ),
+    ],
+)
+def test_options_must_fit_the_method_and_the_models(
+    folders: dict[str, Path], tmp_path: Path, choices: dict[str, str], options: tuple[str, ...], sentence: str
+) -> None:
+    given = (str(folders["text"]) if option == "TEXT" else option for option in options)
+    assert error_of(folders, tmp_path / "out", *given, **choices) == sentence.format(**folders)
+
+
+def test_a_method_needs_its_material(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--method focus needs text in the target language; give it with --text FILE$"):
         main(
             ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "focus", "--output", str(tmp_path / "o")]
         )
-    assert str(error.value) == "--method focus needs text in the target language; give it with --text FILE"
 
 
 @pytest.mark.parametrize("method", [*METHODS, ""])
@@ -260,23 +297,6 @@ def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path
     assert main([*arguments, *text, "--output", str(tmp_path / "out")]) == 0
     manifest = read_manifest(tmp_path / "out")
     assert manifest is not None and str(folders["text"]) in manifest.inputs
-
-
-def test_columns_need_parallel_text(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--parallel-columns", "en", "sl") == (
-        "--parallel-columns names columns of --parallel FILE; give that too"
-    )
-
-
-def test_output_layer_must_fit_the_source(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--output-layer", "tied", source="untied") == (
-        f"--output-layer tied would drop the output layer of {folders['untied']}, which is a matrix of its own;"
-        " choose transferred, copied or random"
-    )
-    assert error_of(folders, tmp_path / "out", "--output-layer", "transferred") == (
-        f"--output-layer transferred needs an output layer of its own, but {folders['tied']} ties it to the input embeddings;"
-        " choose tied or copied"
-    )
 
 
 def changed(folders: dict[str, Path], root: Path, *, rows: int = PADDING, **changes: torch.Tensor) -> dict[str, Path]:
@@ -344,16 +364,6 @@ def test_source_with_another_tokenizer_than_its_manifest_is_refused(folders: dic
     )
 
 
-def test_impossible_seeds_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--seed", "-1") == "--seed is -1; expected 0 to 4294967295"
-
-
-def test_special_token_option_must_be_a_pair(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--special-token", "<s>") == (
-        "--special-token <s> is not of the form TARGET=SOURCE, for example '<s>=</s>'"
-    )
-
-
 def test_too_little_text_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("a\n")
     message = error_of(folders, tmp_path / "out", "--text", str(tmp_path / "short.txt"), method="focus")
@@ -394,32 +404,9 @@ def test_a_name_that_is_gone_is_answered_with_the_new_one(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
-        main(
-            [
-                "--source",
-                str(folders["tied"]),
-                "--tokenizer",
-                str(folders["target"]),
-                "--method",
-                "clp-random",
-                "--output",
-                str(tmp_path / "out"),
-            ]
-        )
+        run(folders, tmp_path / "out", "--method", "clp-random")
     sentence = "clp-random is called random: shared tokens keep their rows and the others are drawn (random-all draws every row)"
     assert f"argument --method: {sentence}" in capsys.readouterr().err
-
-
-def test_special_tokens_without_use_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert error_of(folders, tmp_path / "out", "--special-token", "<nothing>=</s>") == (
-        "the target tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
-    )
-    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=<nothing>") == (
-        "the source tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
-    )
-    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=</s>", method="random-all") == (
-        "--method random-all draws every row, so that --special-token changes nothing; leave it out"
-    )
 
 
 def test_vectors_of_another_language_are_warned_of(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
