@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,9 +142,7 @@ def _report(made: Sequence[Made]) -> Report | None:
 
 
 def _summary(records: Mapping[Task, Record | None], states: Mapping[Task, str]) -> str:
-    counts: dict[str, int] = {}
-    for task, record in records.items():
-        counts[state] = counts.get(state := _state(task, record, states), 0) + 1
+    counts = Counter(_state(task, record, states) for task, record in records.items())
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 

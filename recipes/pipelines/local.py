@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from common.own_children import end_with_parent
+
 from common import command
 from common.door import ROOT
 from common.lease import InUseError
-from common.own_children import end_with_parent
 from common.process_identity import ProcessIdentity
 from recipes.pipelines.file import Task, command_of, needs_of, tasks_of
 from recipes.pipelines.machine import Machine, Need, Share, need_of

@@ -52,10 +52,7 @@ def test_what_is_there_is_shown_and_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "work" / PAGE_NAME).is_file() and "4 done." in page and "refresh" not in page
     assert "<td>1,200</td><td>1,000</td><td>too short (150), language (50)</td>" in page
     assert "validation bits per byte sl" in page and "training loss" in page
-    assert (
-        '<th scope="row">focus-100</th><td>100</td>' in page
-        and '<th scope="row">source (not trained here)</th><td>0</td>' in page
-    )
+    assert '<th scope="row">focus-100</th><td>100</td>' in page and '<th scope="row">source (not trained here)</th><td>0</td>' in page
     assert "sl_boolq_gen" in page and "(LAPT)" in page
     assert "All stages that have run took 2 min together." in page and "<td>100</td><td>1.00</td>" in page
     assert f"vllm serve {tmp_path}/work/hf" in page
