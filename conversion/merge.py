@@ -1,0 +1,441 @@
+"""Merge models of one architecture, whatever their vocabularies: means, task and chat vectors, SLERP, TIES, DARE; streamed, in float32.
+
+  --method linear            the mean with weights of --models
+  --method slerp             the point --place on the arc from the first of two --models to the second
+  --method task-arithmetic   --to, or else --base, and for each of --models its difference to --base times its weight
+  --method ties, dare-linear, dare-ties    the same with differences of which --density is kept
+  --add CHAT:1.0             short for task-arithmetic with chat vectors: `--base B --add CHAT:1.0 --to MINE`
+
+The result has the vocabulary of --to, or else of --base, or of the first model.  Rows are matched by the bytes of their tokens; of a token
+that another model does not have, its difference is 0 (--missing-rows keep) or the mean difference of its pieces (pieces), or what the
+transfer did that made the vocabulary (--record).  Special tokens and chat template come from --chat-from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import command
+from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.plain_files import read_yaml
+from common.progress import Progress, show
+from conversion.checkpoints.summary import summary
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from conversion.merging.arithmetic import Rows
+    from conversion.merging.models import Mapped, Model
+
+STAGE = "conversion.merge"
+VALUES, DELTAS = ("linear", "slerp"), ("task-arithmetic", "ties", "dare-linear", "dare-ties")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How tensors are put together.
+
+    Attributes:
+        weights: of each model, in the order of the models.
+        patterns: name of a model -> pattern of tensor names -> weight, in place of the model's; the first that fits.
+    """
+
+    name: str
+    weights: tuple[float, ...]
+    patterns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    density: float = 1.0
+    place: float = 0.5
+    seed: int = 0
+
+    def weights_of(self, tensor: str, models: Sequence[Model]) -> list[float]:
+        """Of each model for one tensor."""
+        found = []
+        for model, weight in zip(models, self.weights, strict=True):
+            of_model = self.patterns.get(model.name, {})
+            found.append(next((value for pattern, value in of_model.items() if fnmatch.fnmatchcase(tensor, pattern)), weight))
+        return found
+
+    def require_sense(self, models: Sequence[Model], tensors: Sequence[str]) -> None:
+        """Refuse numbers that mean nothing, and patterns that fit nothing.
+
+        Raises:
+            ValueError: naming what is wrong.
+        """
+        if self.name == "slerp" and len(models) != 2:
+            raise ValueError(f"--method slerp goes from one model to another; there are {len(models)} in --models")
+        if not 0 <= self.place <= 1:
+            raise ValueError(f"--place is {self.place:g}; expected 0, the first model, to 1, the second")
+        if not 0 < self.density <= 1:
+            raise ValueError(f"--density is {self.density:g}; expected a share above 0, at most 1")
+        if unknown := [name for name in self.patterns if name not in {model.name for model in models}]:
+            raise ValueError(f"--weights names {unknown[0]}, which is no model of this merge: {', '.join(model.name for model in models)}")
+        for name, patterns in self.patterns.items():
+            if nothing := [pattern for pattern in patterns if not fnmatch.filter(tensors, pattern)]:
+                raise ValueError(f"--weights: {nothing[0]} of {name} fits no tensor; the first is {tensors[0]}")
+        for tensor in tensors:
+            weights = self.weights_of(tensor, models)
+            if self.name == "linear" and abs(sum(weights)) < 1e-9:
+                raise ValueError(f"the weights of {tensor} are 0 together, so there is no mean; give others")
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What is merged.
+
+    Attributes:
+        target: whose vocabulary, config and tokenizer the result has.
+        base: what differences are to; None where none are taken.
+        missing: see `conversion.merging.models.mapped_to`.
+        record: output of the transfer that made the target's vocabulary from the base's.
+        chat_from: whose special tokens and chat template the result has; None for the target's.
+    """
+
+    method: Method
+    target: Model
+    base: Model | None
+    models: tuple[Model, ...]
+    missing: str = "keep"
+    record: Path | None = None
+    chat_from: Model | None = None
+
+    @property
+    def others(self) -> list[Model]:
+        """All models but the target, once each."""
+        named = [*self.models, *([self.base] if self.base else []), *([self.chat_from] if self.chat_from else [])]
+        return [model for model in dict.fromkeys(named) if model is not self.target]
+
+
+def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments: Mapping[str, Any] | None = None) -> Manifest:
+    """Write the merged checkpoint.
+
+    Args:
+        dtype: of all tensors, one of DTYPES; by default each has that of the target's.
+
+    Raises:
+        ValueError: if the models do not fit each other, an option makes no sense, or the output exists.
+    """
+    from common.allocation import return_freed_memory
+    from conversion.checkpoints.hf_checkpoint import copy_companions, copy_config, write_hf_weights
+    from conversion.formats.lazy_tensor import counted
+    from conversion.merging.models import require_alike
+
+    return_freed_memory()
+    target = work.target
+    require_alike(target, work.others)
+    work.method.require_sense(work.models, list(target.tables.tensors))
+    chat = _chat_files(work)
+    for model in (target, *work.others):
+        if (manifest := read_manifest(model.hf.directory)) is not None:
+            check_files(model.hf.directory, manifest, contents=False)
+    tensors = list(merged_tensors(work, dtype=dtype))
+    total = sum(tensor.nbytes for tensor in tensors)
+    facts = {
+        **{key: value for key, value in (_facts(target)).items() if key not in ("step", "run")},
+        "model_type": target.hf.model_type,
+        "vocab_size": target.tables.rows,
+        "tie_word_embeddings": target.tables.is_tied,
+        "merge": _told(work),
+    }
+    with staged_directory(output_dir, required_bytes=total) as staging:
+        with Progress("merging", total=total, unit="B", is_bytes=True) as progress:
+            digests = write_hf_weights(staging, counted(tensors, progress.advance))
+        copy_companions(target.hf.directory, staging)
+        copy_config(target.hf.directory, staging)
+        if dtype is not None:
+            _set_dtype(staging / "config.json", dtype)
+        for name, content in chat.items():
+            (staging / name).parent.mkdir(exist_ok=True)
+            (staging / name).write_bytes(content)
+        (staging / "README.md").write_text(_card(work, output_dir.name), encoding="utf-8")
+        inputs = {model.name: model.hf.digest() for model in (target, *work.others)}
+        return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
+
+
+def merged_tensors(work: Merge, *, dtype: str | None = None) -> Iterator[Any]:
+    """The tensors of the result, each made when it is read, a block of rows at a time."""
+    import torch
+
+    from conversion.formats.lazy_tensor import LazyTensor
+    from conversion.merging.models import Record, mapped_to
+
+    record = Record.read(work.record) if work.record is not None else None
+    mapped = {model: mapped_to(work.target, model, missing=work.missing, record=record) for model in (work.target, *work.others)}
+    of_tokens = {tensor.name for tensor in work.target.tables.row_tensors}
+    for name, tensor in work.target.tables.tensors.items():
+        kind = tensor.dtype if dtype is None else getattr(torch, dtype)
+        made = partial(_blocks, work, mapped, name, name in of_tokens, kind)
+        yield LazyTensor.of_blocks(name, tensor.shape, kind, made)
+
+
+def _blocks(work: Merge, mapped: Mapping[Model, Mapped], name: str, of_tokens: bool, dtype: torch.dtype) -> Iterator[Tensor]:
+    from conversion.merging import arithmetic
+    from conversion.merging.models import plain_rows
+
+    method, shape = work.method, work.target.tables.tensors[name].shape
+    weights = method.weights_of(name, work.models)
+
+    def rows_of(model: Model) -> Rows:
+        return mapped[model].rows(model.tensor(name, work.target), of_tokens=of_tokens)
+
+    start = plain_rows(work.target.tables.tensors[name])
+    if method.name in VALUES:
+        values = [_filled(rows_of(model), start, mapped[model], of_tokens) for model in work.models]
+        if method.name == "slerp":
+            found = arithmetic.slerp(values[0], values[1], method.place, shape)
+        else:
+            found = arithmetic.linear(values, weights, shape)
+    else:
+        assert work.base is not None  # the command refuses it
+        deltas = [_difference(rows_of(model), rows_of(work.base), mapped[model], mapped[work.base], of_tokens) for model in work.models]
+        if method.name == "task-arithmetic":
+            found = arithmetic.task_arithmetic(start, deltas, weights, shape)
+        elif method.name == "ties":
+            found = arithmetic.ties(start, deltas, weights, shape, density=method.density)
+        else:
+            elects = method.name == "dare-ties"
+            found = arithmetic.dare(start, deltas, weights, shape, density=method.density, seed=method.seed, name=name, elects=elects)
+    chat = None if work.chat_from is None or not of_tokens else (_special_rows(work, mapped), rows_of(work.chat_from))
+    for (first, last), block in zip(arithmetic.blocks(shape), found, strict=True):
+        if chat is not None:
+            is_taken = chat[0][first:last]
+            if is_taken.any():
+                block[is_taken] = chat[1](first, last)[is_taken]
+        yield block.view(-1, *shape[1:]).view(shape if not shape else block.shape).to(dtype)
+
+
+def _filled(rows: Rows, start: Rows, mapped: Mapped, of_tokens: bool) -> Rows:
+    """A model's rows, with the target's where it has none."""
+    if not of_tokens or mapped.weights is None:
+        return rows
+
+    def filled(first: int, last: int) -> Tensor:
+        found, known = rows(first, last), mapped.known_rows(first, last)
+        assert known is not None
+        found[~known] = start(first, last)[~known]
+        return found
+
+    return filled
+
+
+def _difference(rows: Rows, base_rows: Rows, mapped: Mapped, base: Mapped, of_tokens: bool) -> Rows:
+    """What a model has more than the base; 0 in rows that one of both does not have."""
+
+    def difference(first: int, last: int) -> Tensor:
+        found = rows(first, last) - base_rows(first, last)
+        for side in (mapped, base) if of_tokens else ():
+            if (known := side.known_rows(first, last)) is not None:
+                found[~known] = 0
+        return found
+
+    return difference
+
+
+def _special_rows(work: Merge, mapped: Mapping[Model, Mapped]) -> Tensor:
+    """(rows,) bool: rows of special tokens that the model of the chat has too."""
+    import numpy as np
+    import torch
+
+    from conversion.embeddings.vocabularies.vocabulary import Kind
+
+    assert work.chat_from is not None
+    vocabulary = work.target.vocabulary
+    is_special = np.zeros(work.target.tables.rows, bool)
+    if vocabulary is not None:
+        is_special[: len(vocabulary)] = vocabulary.kinds == Kind.SPECIAL
+    side = mapped[work.chat_from]
+    return torch.from_numpy(is_special if side.weights is None else is_special & side.known)
+
+
+def _chat_files(work: Merge) -> dict[str, bytes]:
+    """The chat template of --chat-from as files.
+
+    Raises:
+        ValueError: if it has none, or one that spells tokens which the result does not have.
+    """
+    from data_prep.tokenizers.files import load_tokenizer
+
+    if work.chat_from is None:
+        return {}
+    source, target = load_tokenizer(work.chat_from.hf.directory), load_tokenizer(work.target.hf.directory)
+    template = source.chat_template
+    if not isinstance(template, str):
+        raise ValueError(f"{work.chat_from.name} has no chat template, or several; leave --chat-from out, or name another model")
+    known, specials = target.get_vocab(), {str(token.content) for token in source.added_tokens_decoder.values() if token.special}
+    if missing := sorted(token for token in specials if token in template and token not in known):
+        raise ValueError(
+            f"the chat template of {work.chat_from.name} spells {', '.join(missing)}, which {work.target.name} does not have; give it these with"
+            f" `python -m conversion.edit_vocabulary --input {work.target.hf.directory} --append-tokens FILE --output DIR`"
+        )
+    return {"chat_template.jinja": template.encode()}
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    manifest = read_manifest(model.hf.directory)
+    return dict(manifest.facts) if manifest is not None else {}
+
+
+def _told(work: Merge) -> dict[str, Any]:
+    """What the manifest and the model card say of a merge."""
+    told: dict[str, Any] = {"method": work.method.name, "to": work.target.name}
+    if work.base is not None:
+        told["base"] = work.base.name
+    if work.method.name == "slerp":
+        told |= {"models": [model.name for model in work.models], "place": work.method.place}
+    else:
+        told["weights"] = {model.name: weight for model, weight in zip(work.models, work.method.weights, strict=True)}
+    if work.method.patterns:
+        told["patterns"] = {name: dict(patterns) for name, patterns in work.method.patterns.items()}
+    if work.method.name in DELTAS[1:]:
+        told["density"] = work.method.density
+    if work.method.name.startswith("dare"):
+        told["seed"] = work.method.seed
+    if work.chat_from is not None:
+        told["chat_from"] = work.chat_from.name
+    return told
+
+
+def _card(work: Merge, name: str) -> str:
+    """README.md for a hub."""
+    sources = [f"- {model.name}" for model in (work.target, *work.others)]
+    front = ["---", "library_name: transformers", "tags:", "- merge", "---"]
+    told = [f"- {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in _told(work).items()]
+    parts = ["\n".join(front), f"# {name}", "A merge of", "\n".join(sources), "## How", "\n".join(told)]
+    return "\n\n".join([*parts, "Licence: not stated; those of the merged models bind it."]) + "\n"
+
+
+def _set_dtype(path: Path, dtype: str) -> None:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("torch_dtype", "dtype"):
+        if key in config:
+            config[key] = dtype
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    example = f"python -m {STAGE} --base llama-3.2-1b --add llama-3.2-1b-instruct:1.0 --to work/trained --output work/chat"
+    parser = command.parser(__doc__, prog=STAGE, example=example)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--models", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="Hugging Face folders, each with a weight (default: 1)")
+    what.add_argument(
+        "--add", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="chat vectors: folders whose difference to --base is added to --to"
+    )
+    parser.add_argument("--method", choices=(*VALUES, *DELTAS), help="how (default with --add: task-arithmetic)")
+    parser.add_argument("--base", type=Path, metavar="DIR", help="model that differences are taken to")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="model that differences are added to (default: --base)")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="YAML: name of a model -> pattern of tensor names -> weight")
+    parser.add_argument("--density", type=float, default=0.5, metavar="SHARE", help="of each difference that is kept (default: 0.5)")
+    parser.add_argument("--place", type=float, default=0.5, metavar="T", help="of slerp: 0 the first model, 1 the second (default: 0.5)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what dare draws (default: 0)")
+    parser.add_argument("--missing-rows", choices=("keep", "pieces"), default="keep", help="of tokens that a model lacks (default: keep)")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="output of conversion.transfer that made the vocabulary of --to")
+    parser.add_argument("--chat-from", metavar="NAME", help="model whose special tokens and chat template the result has")
+    parser.add_argument("--dtype", choices=DTYPES, help="of all tensors (default: as in the model with the vocabulary)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    return parser
+
+
+def _weighted(text: str, base: Path | None) -> tuple[str, Path, float]:
+    """Name, folder and weight of `NAME=DIR:WEIGHT`; of `DIR-BASE:WEIGHT` too, as papers write chat vectors."""
+    place, colon, number = text.rpartition(":")
+    weight = 1.0
+    try:
+        weight = float(number) if colon else 1.0
+    except ValueError:
+        place, colon = text, ""
+    place = place if colon else text
+    name, equals, folder = place.partition("=")
+    folder = folder if equals else name
+    if base is not None and folder.endswith(f"-{base}") and not Path(folder).is_dir():
+        folder = folder.removesuffix(f"-{base}")
+    if not math.isfinite(weight):
+        raise ValueError(f"the weight of {text} is {weight:g}; expected a number")
+    return (name if equals else Path(folder).name), Path(folder), weight
+
+
+def _patterns(path: Path | None) -> dict[str, dict[str, float]]:
+    content = {} if path is None else read_yaml(path)
+    if not isinstance(content, dict) or not all(isinstance(patterns, dict) for patterns in content.values()):
+        raise ValueError(f"{path} holds no weights; expected a model's name, and below it lines such as 'model.layers.0.*: 0.5'")
+    for name, patterns in content.items():
+        for pattern, weight in patterns.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ValueError(f"{path}: the weight of {pattern} of {name} is {weight!r}; expected a number")
+    return {str(name): {str(pattern): float(weight) for pattern, weight in patterns.items()} for name, patterns in content.items()}
+
+
+def _work(arguments: argparse.Namespace) -> Merge:
+    """The merge that is asked for.
+
+    Raises:
+        ValueError: if options do not fit each other, or a folder is no model.
+    """
+    from conversion.merging.models import Model
+
+    method = arguments.method or ("task-arithmetic" if arguments.add else None)
+    if method is None:
+        raise ValueError("--models says which models are merged, but nothing says how; give --method, such as linear")
+    if arguments.add and method in VALUES:
+        raise ValueError(f"--add takes differences, and --method {method} none; give --models in place of --add")
+    if method in DELTAS and arguments.base is None:
+        raise ValueError(f"--method {method} adds differences to a base model; name it with --base")
+    if method in VALUES and (arguments.base or arguments.to):
+        raise ValueError(f"--method {method} takes no differences, so that --base and --to mean nothing; leave them out")
+    if arguments.add and arguments.to is None:
+        raise ValueError("--add takes a model to which the difference is added; name it with --to")
+    listed = [_weighted(text, arguments.base) for text in arguments.models or arguments.add]
+    folders = {name: folder for name, folder, _ in listed}
+    if len(folders) < len(listed):
+        raise ValueError(f"two of {', '.join(name for name, _, _ in listed)} have one name; give names of your own, NAME=DIR")
+    opened: dict[Path, Model] = {}
+
+    def open_model(name: str, folder: Path) -> Model:
+        return opened.setdefault(folder.resolve(), Model.open(name, folder))
+
+    models = tuple(open_model(name, folder) for name, folder in folders.items())
+    base = open_model(arguments.base.name, arguments.base) if arguments.base else None
+    target = open_model(arguments.to.name, arguments.to) if arguments.to else base or models[0]
+    by_name = {model.name: model for model in opened.values()}
+    if arguments.chat_from is not None and arguments.chat_from not in by_name:
+        raise ValueError(f"--chat-from {arguments.chat_from}: there is no such model; there are {', '.join(by_name)}")
+    return Merge(
+        Method(
+            method,
+            tuple(weight for _, _, weight in listed),
+            _patterns(arguments.weights),
+            density=arguments.density,
+            place=arguments.place,
+            seed=arguments.seed,
+        ),
+        target,
+        base,
+        models,
+        missing=arguments.missing_rows,
+        record=arguments.record,
+        chat_from=by_name.get(arguments.chat_from) if arguments.chat_from else None,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and merge."""
+    arguments = _parser().parse_args(argv)
+    start = time.monotonic()
+    show("merge: reading")
+    recorded = {key: value for key, value in vars(arguments).items() if value is not None and key != "output"}
+    manifest = merge(_work(arguments), arguments.output, dtype=arguments.dtype, arguments=recorded)
+    print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
