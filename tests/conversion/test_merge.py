@@ -1,0 +1,226 @@
+"""Merged checkpoints against plain formulas over whole tensors, against mergekit, and row by row across vocabularies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from conversion.merge import main
+from conversion.merging import arithmetic
+from tests.conversion.embedding_fixtures import byte_level, demo_text
+
+SPECIALS = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+Tensors = dict[str, Tensor]
+
+
+def make(
+    folder: Path, *, shift: float, language: str = "en", num_tokens: int = 300, tied: bool = False, dtype: torch.dtype = torch.float32
+) -> Path:
+    """A tiny Llama, whose tensors are those of all others and a shift of its own."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=num_tokens, tie_word_embeddings=tied, **sizes))
+    drawn = torch.Generator().manual_seed(int(1000 * shift))
+    for parameter in model.parameters():
+        parameter.data += shift * torch.randn(parameter.shape, generator=drawn)
+    model.to(dtype).save_pretrained(folder)
+    byte_level(demo_text(language)[:20_000], num_tokens=num_tokens, specials=SPECIALS).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    return {name: make(place / name, shift=shift) for name, shift in (("base", 0.0), ("chat", 0.05), ("mathematics", 0.03))}
+
+
+def tensors(folder: Path) -> Tensors:
+    return load_file(folder / "model.safetensors")
+
+
+def merged(output: Path, *words: str | Path) -> Tensors:
+    assert main([*map(str, words), "--output", str(output)]) == 0
+    return tensors(output)
+
+
+def _slerp(a: Tensor, b: Tensor, place: float) -> Tensor:
+    cosine = torch.dot(a.flatten() / a.norm(), b.flatten() / b.norm())
+    if abs(cosine) > 0.9995:
+        return (1 - place) * a + place * b
+    angle = torch.acos(cosine)
+    return (torch.sin((1 - place) * angle) * a + torch.sin(place * angle) * b) / torch.sin(angle)
+
+
+def _ties(base: Tensor, others: list[Tensor], weights: list[float], density: float) -> Tensor:
+    kept = []
+    for other in others:
+        delta = (other - base).flatten()
+        best = delta.abs().topk(int(density * delta.numel())).indices
+        kept.append(torch.zeros_like(delta).index_copy(0, best, delta[best]).view(base.shape))
+    weighted = torch.stack([w * delta for w, delta in zip(weights, kept)])
+    sign = torch.where(weighted.sum(0) >= 0, 1.0, -1.0)
+    agrees = weighted.sign() == sign
+    divisor = (torch.tensor(weights).view(-1, *[1] * base.dim()) * agrees).sum(0)
+    return base + (weighted * agrees).sum(0) / divisor.where(divisor != 0, torch.ones(()))
+
+
+def test_every_method_is_its_formula(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "_BLOCK_ELEMENTS", 100)  # many blocks of each tensor
+    base, chat, maths = (tensors(models[name]) for name in ("base", "chat", "mathematics"))
+    two = ["--models", f"{models['chat']}:0.7", f"{models['mathematics']}:0.5"]
+    expected = {
+        "linear": lambda n: (0.7 * chat[n] + 0.5 * maths[n]) / 1.2,
+        "slerp": lambda n: _slerp(chat[n], maths[n], 0.3),
+        "task-arithmetic": lambda n: base[n] + 0.7 * (chat[n] - base[n]) + 0.5 * (maths[n] - base[n]),
+        "ties": lambda n: _ties(base[n], [chat[n], maths[n]], [0.7, 0.5], 0.4),
+        "dare-linear": lambda n: base[n] + 0.7 * (chat[n] - base[n]) + 0.5 * (maths[n] - base[n]),
+        "dare-ties": lambda n: _ties(base[n], [chat[n], maths[n]], [0.7, 0.5], 1.0),
+    }
+    for method, formula in expected.items():
+        more = [] if method in ("linear", "slerp") else ["--base", models["base"], "--density", "1" if "dare" in method else "0.4"]
+        found = merged(tmp_path / method, "--method", method, *two, *more, *(["--place", "0.3"] if method == "slerp" else []))
+        for name in base:
+            if method != "dare-ties":  # which adds what agrees, and takes no mean
+                torch.testing.assert_close(found[name], formula(name), atol=1e-6, rtol=1e-5, msg=f"{method} {name}")
+    words = ["--method", "dare-linear", *two, "--base", models["base"], "--density", "0.25"]
+    drawn = [merged(tmp_path / f"drawn_{number}", *words, "--seed", seed) for number, seed in enumerate("112")]
+    weight = drawn[0]["model.layers.0.mlp.up_proj.weight"] - base["model.layers.0.mlp.up_proj.weight"]
+    assert 0.4 < float((weight != 0).float().mean()) < 0.48, "1 - 0.75 ** 2 of the elements have a difference"
+    assert all(torch.equal(drawn[0][n], drawn[1][n]) for n in base) and not torch.equal(drawn[0][TABLES[0]], drawn[2][TABLES[0]])
+
+
+def test_a_chat_vector_goes_to_another_vocabulary(models: dict[str, Path], tmp_path: Path) -> None:
+    """Rows of the same bytes get the difference, of others none or that of their pieces; patterns have weights of their own."""
+    mine = make(tmp_path / "mine", shift=0.02, language="sl", num_tokens=340)
+    base, chat, own = tensors(models["base"]), tensors(models["chat"]), tensors(mine)
+    words = ["--base", models["base"], "--add", f"{models['chat']}-{models['base']}:0.5", "--to", mine]
+    found = merged(tmp_path / "kept", *words)
+    weights = tmp_path / "weights.yaml"
+    weights.write_text("chat:\n  '*.layers.1.*': 0\n  '*.mlp.*': 2\n")
+    pieces = merged(tmp_path / "pieces", *words, "--missing-rows", "pieces", "--weights", weights)
+    ours, theirs = AutoTokenizer.from_pretrained(mine), AutoTokenizer.from_pretrained(models["base"])
+    known, counts = theirs.get_vocab(), {"same": 0, "new": 0}
+    for token, row in ours.get_vocab().items():
+        for name in TABLES:
+            if token in known:
+                delta = chat[name][known[token]] - base[name][known[token]]
+                assert torch.allclose(found[name][row], own[name][row] + 0.5 * delta, atol=1e-6)
+            else:
+                cut = [known[piece.value] for piece in theirs.backend_tokenizer.model.tokenize(token)]
+                delta = (chat[name][cut] - base[name][cut]).mean(dim=0)
+                assert torch.equal(found[name][row], own[name][row])
+                assert torch.allclose(pieces[name][row], own[name][row] + 0.5 * delta, atol=1e-6)
+        counts["same" if token in known else "new"] += 1
+    assert min(counts.values()) > 40
+    for name, weight in (("model.layers.1.mlp.up_proj.weight", 0), ("model.layers.0.mlp.up_proj.weight", 2), ("model.norm.weight", 0.5)):
+        assert torch.allclose(pieces[name], own[name] + weight * (chat[name] - base[name]), atol=1e-6)
+    assert (tmp_path / "kept/tokenizer.json").read_bytes() == (mine / "tokenizer.json").read_bytes()
+    assert json.loads((tmp_path / "kept/scion.json").read_text())["facts"]["merge"] == {
+        "method": "task-arithmetic", "to": "mine", "base": "base", "weights": {"chat": 0.5},
+    }  # fmt: skip
+    assert "- merge" in (tmp_path / "kept/README.md").read_text()
+
+
+def test_mixed_dtypes_ties_and_a_chat_template(models: dict[str, Path], tmp_path: Path) -> None:
+    chat = tmp_path / "talks"
+    shutil.copytree(models["chat"], chat)
+    (chat / "chat_template.jinja").write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}</s>{% endfor %}")
+    tied = make(tmp_path / "tied", shift=0.0, tied=True, dtype=torch.bfloat16)
+    out = tmp_path / "out"
+    found = merged(
+        out, "--base", tied, "--add", f"talks={chat}", "--to", models["mathematics"], "--chat-from", "talks", "--dtype", "bfloat16"
+    )
+    assert all(tensor.dtype == torch.bfloat16 for tensor in found.values())
+    theirs, ours, base = tensors(chat), tensors(models["mathematics"]), tensors(tied)
+    special = AutoTokenizer.from_pretrained(out).all_special_ids
+    for name in TABLES:
+        expected = ours[name] + theirs[name] - base[TABLES[0]].float()
+        expected[special] = theirs[name][special]
+        assert torch.equal(found[name], expected.bfloat16())
+    assert AutoTokenizer.from_pretrained(out).apply_chat_template([{"role": "user", "content": "a"}], tokenize=False) == "<s>a</s>"
+    assert LlamaForCausalLM.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
+
+
+def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
+    base, chat, maths = models["base"], models["chat"], models["mathematics"]
+    tied, other, shape = make(tmp_path / "tied", shift=0.1, tied=True), tmp_path / "other", tmp_path / "shape"
+    for folder, key, value in ((other, "model_type", "mistral"), (shape, "num_attention_heads", 2)):
+        shutil.copytree(chat, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    (tmp_path / "w.yaml").write_text("chat: {'nothing.*': 1}\n")
+    rows = {
+        "name it with --base": ["--method", "ties", "--models", chat],
+        "name it with --to": ["--base", base, "--add", chat],
+        "give --method": ["--models", chat, maths],
+        "leave them out": ["--method", "linear", "--models", chat, maths, "--base", base],
+        "goes from one model to another; there are 1": ["--method", "slerp", "--models", chat],
+        "--place is 2": ["--method", "slerp", "--models", chat, maths, "--place", "2"],
+        "--density is 0": ["--method", "ties", "--base", base, "--models", chat, "--density", "0"],
+        "so there is no mean": ["--method", "linear", "--models", f"{chat}:1", f"{maths}:-1"],
+        "fits no tensor": ["--method", "linear", "--models", chat, maths, "--weights", tmp_path / "w.yaml"],
+        "have one name": ["--method", "linear", "--models", chat, chat],
+        "is of the type mistral": ["--method", "linear", "--models", chat, other],
+        "has num_attention_heads 2": ["--method", "linear", "--models", chat, shape],
+        "--untie": ["--base", tied, "--add", chat, "--to", tied],
+        "has no chat template": ["--method", "linear", "--models", chat, maths, "--chat-from", "chat"],
+        "there is no such model": ["--method", "linear", "--models", chat, maths, "--chat-from", "none"],
+        "has no transfer.json": ["--base", base, "--add", chat, "--to", maths, "--record", chat],
+        "does not exist": ["--method", "linear", "--models", chat, tmp_path / "nothing"],
+        "the weight of .* is nan": ["--method", "linear", "--models", f"{chat}:nan", maths],
+    }
+    for sentence, words in rows.items():
+        with pytest.raises(ValueError, match=sentence):
+            main([*map(str, words), "--output", str(tmp_path / "out")])
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_as_mergekit(models: dict[str, Path], tmp_path: Path) -> None:
+    python = os.environ.get("SCION_PEER_PYTHON")
+    if not python or subprocess.run([python, "-c", "import mergekit"], capture_output=True, check=False).returncode:
+        pytest.skip("SCION_PEER_PYTHON does not name a Python that has mergekit")
+    for method, theirs in (
+        ("linear", "linear"),
+        ("slerp", "slerp"),
+        ("task-arithmetic", "task_arithmetic"),
+        ("ties", "ties"),
+        ("dare-linear", "dare_linear"),
+        ("dare-ties", "dare_ties"),
+    ):
+        density = 1.0 if "dare" in method else 0.4
+        parameters = {"density": density} if method in ("ties", "dare-linear", "dare-ties") else {}
+        listed = [
+            {"model": str(models[name]), "parameters": {"weight": w, **parameters}} for name, w in (("chat", 0.7), ("mathematics", 0.5))
+        ]
+        config = {"merge_method": theirs, "models": listed, "dtype": "float32"}
+        more: list[str | Path] = ["--base", models["base"], "--density", str(density)]
+        if method == "slerp":
+            config |= {"base_model": str(models["chat"]), "models": [{"model": str(models["mathematics"])}], "parameters": {"t": 0.3}}
+            more = ["--place", "0.3"]
+        elif method == "linear":
+            more = []
+        else:
+            config["base_model"] = str(models["base"])
+        (tmp_path / "merge.yaml").write_text(yaml.safe_dump(config))
+        words = [python, "-m", "mergekit.scripts.run_yaml", str(tmp_path / "merge.yaml"), str(tmp_path / f"their_{theirs}")]
+        subprocess.run(words, check=True, timeout=300)
+        found = merged(tmp_path / method, "--method", method, "--models", f"{models['chat']}:0.7", f"{models['mathematics']}:0.5", *more)
+        expected = {
+            name: tensor for path in (tmp_path / f"their_{theirs}").glob("*.safetensors") for name, tensor in load_file(path).items()
+        }
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0, msg=f"{method} {name}")
