@@ -28,7 +28,7 @@ from recipes.pipelines.screen import Screen
 from recipes.pipelines.work import Work, find_work, remove_unneeded
 
 LOCK_NAME = "run.lock"
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
 _TAIL_BYTES = 1 << 16  # of a log, in which the error of a failure is
 _PATIENCE_SECONDS = 30.0  # for a command to end when it is told to, and for processes of a run that was killed; a training may be saving
 
