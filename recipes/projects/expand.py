@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,26 +10,20 @@ from typing import Any
 
 from common.door import ROOT
 from conversion.embeddings import METHODS
-from recipes.numbers import arithmetic
 from recipes.projects.project import MATERIAL, SMOLLM2, TINY, LoadedProject, load_project
-from recipes.projects.schema import BEST, TINY_SIZE, Evaluation, Language, Training, Vocabulary
+from recipes.projects.schedule import chosen_recipe, exported_steps
+from recipes.projects.schema import BEST, TINY_SIZE, Vocabulary
 from recipes.projects.smollm2 import FILE_NAME
-from recipes.rules.compose import compose_recipe
+from recipes.projects.tiny import ENCODERS, HELPER, TINY_VOCABULARY, tiny_project
 from recipes.rules.schema import MASKED, Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
 
 _REPLAY = 0.1
-_OWN_RECIPE = "language"
-_WARMUP_SHARE = 20  # of the steps, one in so many
-_SOURCE = "source"
-_DEMO = ROOT / "recipes" / "demo_text"
+SOURCE = "source"
 _SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
 _MODEL = ("conversion.transfer", "conversion.transfer_compare", "eval.harness", "eval.generate")  # a GPU makes these faster
 _CPU_BYTES = 50_000  # that a CPU compares methods on: minutes for a small model
 _LIGHT = ("conversion.hf_to_nemo", "conversion.nemo_to_hf", "data_prep.tokenizer_report", "eval.learning_curves", "eval.report")
-_ENCODERS = ("bert", "roberta", "xlm-roberta")
-_HELPER = "{helper}"  # of the tiny size
-_TINY_VOCABULARY, _TINY_NEW_TOKENS = 1500, 100
 
 
 @dataclass(frozen=True)
@@ -100,14 +93,14 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
         ValueError: if its recipe cannot be composed.
     """
     if loaded.project.size == TINY_SIZE:
-        loaded = _tiny(loaded)
+        loaded = tiny_project(loaded)
     built = _Stages(loaded)
     source = _add_source(built)
     texts, held_out = _add_texts(built, source)
     variants = _add_vocabularies(built, source, texts, held_out)
     models = [model for variant in variants for model in _add_training(built, source, texts, variant)]
     if not any(variant.rule.keep for variant in variants):
-        models.insert(0, (_SOURCE, source))
+        models.insert(0, (SOURCE, source))
     _add_evaluation(built, source, held_out, variants, models)
     project = loaded.project
     machine, seconds = project.machine, round(3600 * project.machine.hours)
@@ -128,98 +121,6 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
     }
 
 
-def eject_text(path: Path, *, overrides: Sequence[str] = ()) -> str:
-    """The pipeline of a project as a file of its own, for who outgrows the project."""
-    import yaml
-
-    pipeline = expand_project(path, overrides=overrides)
-    stages = pipeline.pop("stages")
-    lines = [
-        f"# All stages of {path.name}, written out; `scion run` takes this file as it takes that one, and nothing connects the two any more.",
-        "# {name} stands for the output of the stage NAME, {work_dir} for the folder of all outputs (docs/slurm.md, pipelines).",
-        yaml.safe_dump(pipeline, sort_keys=False, allow_unicode=True, width=160),
-        "stages:",
-    ]
-    for name, stage in stages.items():
-        if comment := _COMMENTS.get(name) or _COMMENTS.get(name.partition("_")[0].replace(_SOURCE, "")):
-            lines.append(f"  # {comment}")
-        lines += [f"  {line}" for line in yaml.safe_dump({name: stage}, sort_keys=False, allow_unicode=True, width=1 << 20).splitlines()]
-    return "\n".join(lines) + "\n"
-
-
-_COMMENTS = {
-    "model_file": "The model as it is published.",
-    "source": "The model to start from, as a Hugging Face folder.",
-    "collect": "Published corpora in one form.",
-    "clean": "What is no text is removed, with the reasons counted.",
-    "split": "Whole documents are held out.",
-    "text": "Each text once, and none that held-out text has too.",
-    "tokenizer": "Tokens of the new languages and the source's.",
-    "compare": "Which method starts best, by bits per byte of held-out text?",
-    "start": "The model with its new tokens, untrained.",
-    "nemo": "The same for the engine.",
-    "data": "Text as token ids.",
-    "train": "Continued pretraining.",
-    "export": "A checkpoint as a Hugging Face folder.",
-    "verify": "Is it the same model in both formats?",
-    "evaluate": "All models on the same held-out text.",
-    "continuations": "The same prompts continued.",
-    "vocabularies": "Pieces per word and bytes per token.",
-    "report": "Curves, tables and texts on a page.",
-    "intervals": "Differences to the source's own vocabulary trained alike, with intervals and tests.",
-}
-
-
-def _tiny(loaded: LoadedProject) -> LoadedProject:
-    """The same project with a tiny model and the demo's text, in which every stage has its work in a minute."""
-    project = loaded.project
-    new = next(code for code in project.languages if code != project.source_language)
-    texts = {new: "sl", project.source_language: "en"}
-    return replace(
-        loaded,
-        project=replace(
-            project,
-            source=TINY,
-            transfer=replace(project.transfer, options=_tiny_options(project.transfer.options)),
-            languages={
-                code: Language((str(_DEMO / f"{name}.train.txt"),), heldout=(str(_DEMO / f"{name}.heldout.txt"),))
-                for code, name in texts.items()
-            },
-            vocabulary={name: _tiny_vocabulary(given) for name, given in project.vocabulary.items()},
-            training=replace(
-                project.training,
-                replay=project.training.replay if project.source_language in project.languages else 0.0,
-                tokens=None,
-                steps=None,
-                batch=None,
-                sequence_length=None,
-                overrides=(*project.training.overrides, "+size=tiny"),
-            ),
-            evaluation=Evaluation(**_tiny_tasks(project.tiny_family), verify=project.evaluation.verify),
-            machine=replace(project.machine, device="cpu", processes=None),
-        ),
-    )
-
-
-def _tiny_tasks(family: str) -> dict[str, Any]:
-    """Some that need no data of others; encoders choose no endings."""
-    return {} if family in _ENCODERS else {"tasks": ("completion_sl",), "options": "--limit 8"}
-
-
-def _tiny_options(options: str) -> str:
-    """A helper that is made here; of other material what is there."""
-    words = options.split()
-    pairs = [(flag, value) for flag, value in zip(words, words[1:]) if flag in MATERIAL.values()]
-    return " ".join(
-        f"{flag} {_HELPER if flag == '--helper' else value}" for flag, value in pairs if flag == "--helper" or Path(value).exists()
-    )
-
-
-def _tiny_vocabulary(given: Vocabulary) -> Vocabulary:
-    size = _TINY_VOCABULARY if given.replace or given.tokenizer else None
-    return replace(given, replace=size, tokenizer=None, expand=_TINY_NEW_TOKENS if given.expand else None)
-
-
 def _add_source(built: _Stages) -> str:
     """The model as a Hugging Face folder."""
     loaded, project = built.loaded, built.loaded.project
@@ -227,17 +128,17 @@ def _add_source(built: _Stages) -> str:
         return _add_tiny_model(built)
     if loaded.source_kind == SMOLLM2:
         file = built.add("model_file", f"recipes.projects.fetch --model {SMOLLM2}", "model_file")
-        return built.add(_SOURCE, f"conversion.from_gguf --input {file}/{FILE_NAME} --dtype float32", "model")
+        return built.add(SOURCE, f"conversion.from_gguf --input {file}/{FILE_NAME} --dtype float32", "model")
     if loaded.source_kind == "gguf":
-        return built.add(_SOURCE, f"conversion.from_gguf --input {built.path(project.source)} --dtype float32", "model")
+        return built.add(SOURCE, f"conversion.from_gguf --input {built.path(project.source)} --dtype float32", "model")
     if loaded.source_kind == "hub":
-        return built.add(_SOURCE, f"recipes.projects.fetch --model {project.source}", "model")
+        return built.add(SOURCE, f"recipes.projects.fetch --model {project.source}", "model")
     return built.path(project.source)
 
 
 def _mask(built: _Stages) -> str:
     """A mask token for the tokenizers of a tiny encoder."""
-    return " --mask-token" if built.loaded.project.tiny_family in _ENCODERS and built.loaded.source_kind == TINY else ""
+    return " --mask-token" if built.loaded.project.tiny_family in ENCODERS and built.loaded.source_kind == TINY else ""
 
 
 def _add_tiny_model(built: _Stages) -> str:
@@ -245,20 +146,20 @@ def _add_tiny_model(built: _Stages) -> str:
     project = built.loaded.project
     text = " ".join(map(built.path, project.languages[project.source_language].texts))
     tokenizer = built.add(
-        f"{_SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {_TINY_VOCABULARY}{_mask(built)}", "model/tokenizer"
+        f"{SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {TINY_VOCABULARY}{_mask(built)}", "model/tokenizer"
     )
     family = project.tiny_family
-    groups = "" if family == "opt" or family in _ENCODERS else " --num-key-value-heads 2"
+    groups = "" if family == "opt" or family in ENCODERS else " --num-key-value-heads 2"
     shape = f"--model-type {family}{groups} " + (_SHAPE.format(4, 128, 512) if project.size is None else _SHAPE.format(4, 64, 128))
     new = f"conversion.new_model {shape} --tokenizer {tokenizer} --seed {project.seed}"
     if project.size == TINY_SIZE:
-        return built.add(_SOURCE, new, "model/hf")
-    untrained = built.add(f"{_SOURCE}_untrained", new, "model/untrained")
-    nemo = built.add(f"{_SOURCE}_nemo", f"conversion.hf_to_nemo --input {untrained}", "model/nemo")
-    data = built.add(f"{_SOURCE}_data", f"data_prep.to_megatron --input {text} --tokenizer {tokenizer}", "model/data")
+        return built.add(SOURCE, new, "model/hf")
+    untrained = built.add(f"{SOURCE}_untrained", new, "model/untrained")
+    nemo = built.add(f"{SOURCE}_nemo", f"conversion.hf_to_nemo --input {untrained}", "model/nemo")
+    data = built.add(f"{SOURCE}_data", f"data_prep.to_megatron --input {text} --tokenizer {tokenizer}", "model/data")
     overrides = f"model.checkpoint={nemo} data.train=[{data}] seed={project.seed}"
-    run = _add_run(built, f"{_SOURCE}_train", "demo_pretrain", overrides, "model/run")
-    return built.add(_SOURCE, f"conversion.nemo_to_hf --input {run}", "model/hf")
+    run = _add_run(built, f"{SOURCE}_train", "demo_pretrain", overrides, "model/run")
+    return built.add(SOURCE, f"conversion.nemo_to_hf --input {run}", "model/hf")
 
 
 def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -309,7 +210,7 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
     project = built.loaded.project
     vocabularies = dict(project.vocabulary)
     if project.training.lapt and not any(given.keep for given in vocabularies.values()):
-        vocabularies[_SOURCE] = Vocabulary(keep=True)
+        vocabularies[SOURCE] = Vocabulary(keep=True)
     variants: list[Variant] = []
     for name, given in vocabularies.items():
         end = "" if len(project.vocabulary) == 1 else f"_{name.replace('-', '_')}"
@@ -320,14 +221,14 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
             learned_from = _all(texts, project.source_language, given.languages)
             command = f"data_prep.train_tokenizer --input {learned_from} --model {given.kind} --vocab-size {given.replace}{_mask(built)}"
             tokenizer = built.add(f"tokenizer{end}", command, f"tokenizer{end}")
-        if _HELPER in project.transfer.options and "helper" not in built.stages:
+        if HELPER in project.transfer.options and "helper" not in built.stages:
             built.add("helper", f"conversion.new_model {_SHAPE.format(2, 32, 64)} --tokenizer {tokenizer} --seed 1", "helper")
         methods: Sequence[str | None] = [None] if given.keep else given.methods or project.transfer.methods
         for method in methods:
             label = name if method is None or (len(methods) == 1 and len(project.vocabulary) > 1) else method
             if method is not None and any(other.label == label for other in variants):
                 label = f"{name}-{method}"
-            variant = Variant(_SOURCE if given.keep else label, name, given, method, tokenizer)
+            variant = Variant(SOURCE if given.keep else label, name, given, method, tokenizer)
             if method == BEST:
                 first = next(code for code in project.languages if code != project.source_language)
                 command = (
@@ -359,7 +260,7 @@ def _material_for(built: _Stages, methods: Sequence[str]) -> list[str]:
     for word in built.loaded.project.transfer.options.split():
         is_flag = word.startswith("--")
         flag = word if is_flag else flag
-        is_path = flag in MATERIAL.values() and not is_flag and word != _HELPER
+        is_path = flag in MATERIAL.values() and not is_flag and word != HELPER
         if flag in used or flag not in MATERIAL.values():
             words.append(built.path(word) if is_path else word)
     return words
@@ -394,10 +295,12 @@ def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant
     )
     data = _add_data(built, texts, variant, start)
     name = (project.training.lapt_recipe if variant.rule.keep else None) or project.training.recipe
-    name, chosen, recipe = _schedule(built, name)
+    if name.endswith((".yaml", ".yml")):
+        name = built.path(name).strip("'")
+    name, chosen, recipe = chosen_recipe(project, name)
     built.is_masked = recipe.objective == MASKED
     chosen += [*_weights(built, data, recipe), *_made_by(recipe, variant)]
-    steps = [] if recipe.schedule.epochs is not None else _exported(recipe, 1 if variant.rule.keep else project.training.checkpoints)
+    steps = [] if recipe.schedule.epochs is not None else exported_steps(recipe, 1 if variant.rule.keep else project.training.checkpoints)
     if steps:
         chosen.append(f"run.checkpoint_every_steps={steps[0]}")
     words = [f"model.checkpoint={nemo}", f"data.train=[{','.join(data.values())}]", f"seed={project.seed}", *chosen]
@@ -472,66 +375,6 @@ def _made_by(recipe: Recipe, variant: Variant) -> list[str]:
     return [f"model.{key}={'null' if value is None else value}" for key, value in asked.items()]
 
 
-def _exported(recipe: Recipe, number: int) -> list[int]:
-    """So many steps of a run, evenly from its beginning to its last."""
-    total = arithmetic.total_steps(recipe)
-    every = math.ceil(total / number)
-    return [*range(every, total, every), total]
-
-
-def _schedule(built: _Stages, name: str) -> tuple[str, list[str], Recipe]:
-    """Name, overrides and result of the recipe."""
-    project = built.loaded.project
-    training, machine = project.training, project.machine
-    if name.endswith((".yaml", ".yml")):
-        name = built.path(name).strip("'")
-    words = [
-        *([f"parallel.devices_per_node={machine.processes}"] if machine.processes else []),
-        *([f"data.sequence_length={training.sequence_length}"] if training.sequence_length else []),
-        *(
-            [f"schedule.learning_rate={training.learning_rate:g}", f"schedule.min_learning_rate={training.learning_rate / 10:g}"]
-            if training.learning_rate
-            else []
-        ),
-        *([f"schedule.global_batch_size={training.batch}"] if training.batch else []),
-    ]
-    recipe = _composed(built, name, [*words, *training.overrides])
-    if machine.device == "cpu" and recipe.precision != "32":
-        words.append("precision='32'")
-    words += _micro_batch(training, recipe)
-    words += [f"+procedure={training.procedure}"] if training.procedure not in (None, "all") else []
-    total = _budget(training, recipe)
-    if total is not None:
-        words += [f"schedule.max_steps={total}", *(f"schedule.{key}=null" for key in ("train_tokens", "epochs"))]
-        if name == _OWN_RECIPE:
-            words.append(f"schedule.warmup_steps={max(1, total // _WARMUP_SHARE) if total > 1 else 0}")
-    words += training.overrides
-    return name, words, _composed(built, name, words)
-
-
-def _composed(built: _Stages, name: str, words: Sequence[str]) -> Recipe:
-    path = str(ROOT / name) if name.endswith((".yaml", ".yml")) else name
-    return compose_recipe(path, ["model.checkpoint=later", "data.train=[later]", *words])
-
-
-def _micro_batch(training: Training, recipe: Recipe) -> list[str]:
-    """A micro batch that the batch can be cut into, no larger than the recipe's."""
-    parallel, schedule = recipe.parallel, recipe.schedule
-    cut = parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
-    ranks = max(1, parallel.num_nodes * parallel.devices_per_node // cut)
-    fitting = [size for size in range(1, schedule.micro_batch_size + 1) if schedule.global_batch_size % (size * ranks) == 0]
-    if not (training.batch and fitting) or fitting[-1] == schedule.micro_batch_size:
-        return []
-    return [f"schedule.micro_batch_size={fitting[-1]}"]
-
-
-def _budget(training: Training, recipe: Recipe) -> int | None:
-    """The steps that the file asks for, None where the recipe decides."""
-    if training.tokens is None:
-        return training.steps
-    return max(1, round(training.tokens / arithmetic.tokens_per_step(recipe)))
-
-
 def _add_evaluation(
     built: _Stages, source: str, held_out: Mapping[str, str], variants: Sequence[Variant], models: Sequence[tuple[str, str]]
 ) -> None:
@@ -556,7 +399,7 @@ def _add_evaluation(
         shown = f" --continuations {built.add('continuations', command, 'continuations')}"
     if not built.is_masked:
         built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
-    baseline = next((name for name, _ in reversed(models) if name.startswith(f"{_SOURCE}-")), _SOURCE)
+    baseline = next((name for name, _ in reversed(models) if name.startswith(f"{SOURCE}-")), SOURCE)
     built.add("intervals", f"eval.report --results {results} --baseline {baseline} --title {title}", "intervals")
     if new:
         tokenizers = {variant.vocabulary: variant.tokenizer or f"{{start_{variant.suffix}}}" for variant in new}

@@ -78,6 +78,9 @@ class Key:
     @property
     def text(self) -> str:
         """For people, a few lines."""
+        if self.kind == "section":
+            inside = [name for name in keys() if name.startswith(f"{self.name}.")]
+            return f"{self.name}\n  {self.meaning}\n  keys: {', '.join(inside)}"
         default = "must be given" if self.default is None else self.default
         return f"{self.name}\n  {self.meaning}\n  type:    {self.kind}\n  default: {default}\n  example: {self.name.rpartition('.')[2]}: {self.example}"
 

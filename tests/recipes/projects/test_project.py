@@ -16,7 +16,8 @@ from conversion.embeddings.request import take_recommended
 from recipes import explain, init, run
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, command_of, needs_of, pipeline_from_mapping, tasks_of
-from recipes.projects.expand import eject_text, expand_project
+from recipes.projects.eject import eject_text
+from recipes.projects.expand import expand_project
 from recipes.projects.explained import find, keys
 from recipes.projects.project import load_project
 from tests.processes import ROOT
@@ -100,6 +101,12 @@ def test_the_usual_stages(place: Path) -> None:
     assert {word.partition("=")[0] for word in mean ^ source} == {"model.checkpoint", "data.train", "run.checkpoint_every_steps"}
     assert "data.weights=[0.9,0.1]" in mean & source
     assert words["intervals"][words["intervals"].index("--baseline") + 1] == "source-244"
+
+
+@pytest.mark.parametrize(("recipe", "word"), [("language", "+procedure=lora"), ("low_resource/llama2", "procedure=lora")])
+def test_a_procedure_takes_the_place_of_the_recipes(recipe: str, word: str, place: Path) -> None:
+    training = {"recipe": recipe, "procedure": "lora", "steps": 4}
+    assert word in commands(checked(expand_project(write(place, usual(vocabulary="keep", training=training)))))["train_source"]
 
 
 def test_what_a_comparison_finds_is_transferred(place: Path) -> None:
