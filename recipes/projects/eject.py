@@ -19,6 +19,8 @@ _COMMENTS = {
     "start": "The model with its new tokens, untrained.",
     "nemo": "The same for the engine.",
     "data": "Text as token ids.",
+    "heldout": "Held-out text as token ids, for the training to look at.",
+    "helper": "A model of the new language.",
     "train": "Continued pretraining.",
     "export": "A checkpoint as a Hugging Face folder.",
     "verify": "Is it the same model in both formats?",

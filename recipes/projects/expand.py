@@ -98,7 +98,7 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
     source = _add_source(built)
     texts, held_out = _add_texts(built, source)
     variants = _add_vocabularies(built, source, texts, held_out)
-    models = [model for variant in variants for model in _add_training(built, source, texts, variant)]
+    models = [model for variant in variants for model in _add_training(built, source, texts, held_out, variant)]
     if not any(variant.rule.keep for variant in variants):
         models.insert(0, (SOURCE, source))
     _add_evaluation(built, source, held_out, variants, models)
@@ -281,7 +281,9 @@ def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, 
     return " ".join([*words, *_material_for(built, methods)])
 
 
-def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant: Variant) -> list[tuple[str, str]]:
+def _add_training(
+    built: _Stages, source: str, texts: Mapping[str, str], held_out: Mapping[str, str], variant: Variant
+) -> list[tuple[str, str]]:
     """Transfer, data, training and exports of a variant; name and reference of each model, in the order of steps."""
     project, label, end = built.loaded.project, variant.label, variant.suffix
     method = variant.method
@@ -293,13 +295,16 @@ def _add_training(built: _Stages, source: str, texts: Mapping[str, str], variant
     nemo = built.add(
         f"nemo_{end}", f"conversion.hf_to_nemo --input {start}", f"{label}/nemo", **({} if project.machine.keep else {"keep": False})
     )
-    data = _add_data(built, texts, variant, start)
+    data = _add_data(built, "data", texts, variant, start)
     name = (project.training.lapt_recipe if variant.rule.keep else None) or project.training.recipe
     if name.endswith((".yaml", ".yml")):
         name = built.path(name).strip("'")
     name, chosen, recipe = chosen_recipe(project, name)
     built.is_masked = recipe.objective == MASKED
     chosen += [*_weights(built, data, recipe), *_made_by(recipe, variant)]
+    if recipe.run.validate_every_steps is not None:
+        sets = _add_data(built, "heldout", held_out, variant, start)
+        chosen.append(f"data.validation={{{','.join(f'{code}:{reference}' for code, reference in sets.items())}}}")
     steps = [] if recipe.schedule.epochs is not None else exported_steps(recipe, 1 if variant.rule.keep else project.training.checkpoints)
     if steps:
         chosen.append(f"run.checkpoint_every_steps={steps[0]}")
@@ -318,8 +323,8 @@ def _word(word: str) -> str:
     return word if "{" in word else f'"{word}"' if "'" in word else shlex.quote(word)
 
 
-def _add_data(built: _Stages, texts: Mapping[str, str], variant: Variant, start: str) -> dict[str, str]:
-    """Reference to the data set of each language that is trained on; variants with one tokenizer share it."""
+def _add_data(built: _Stages, kind: str, texts: Mapping[str, str], variant: Variant, start: str) -> dict[str, str]:
+    """Reference to the data set of each language that is trained on, or that a training is validated on; variants with one tokenizer share it."""
     project = built.loaded.project
     separator = f" --document-separator {project.text.separator}" if project.text.separator and project.text.clean == "none" else ""
     place = variant.vocabulary if variant.tokenizer else variant.label
@@ -327,10 +332,10 @@ def _add_data(built: _Stages, texts: Mapping[str, str], variant: Variant, start:
     for code, text in texts.items():
         if code == project.source_language and not _replay(built):
             continue
-        name = f"data_{place}_{code}".replace("-", "_")
+        name = f"{kind}_{place}_{code}".replace("-", "_")
         if name not in built.stages:
             command = f"data_prep.to_megatron --input {text} --tokenizer {variant.tokenizer or start}{separator}"
-            built.add(name, command, f"data/{place}/{code}")
+            built.add(name, command, f"{kind}/{place}/{code}")
         found[code] = f"{{{name}}}"
     return found
 
