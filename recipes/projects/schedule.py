@@ -38,7 +38,7 @@ def chosen_recipe(project: Project, name: str) -> tuple[str, list[str], Recipe]:
     recipe = _composed(name, [*words, *training.overrides])
     if machine.device == "cpu" and recipe.precision != "32":
         words.append("precision='32'")
-    words += _micro_batch(training, recipe)
+    words += _micro_batch(recipe)
     words += _procedure(name, training.procedure)
     total = _budget(training, recipe)
     if total is not None:
@@ -67,13 +67,13 @@ def _composed(name: str, words: Sequence[str]) -> Recipe:
     return compose_recipe(path, ["model.checkpoint=later", "data.train=[later]", *words])
 
 
-def _micro_batch(training: Training, recipe: Recipe) -> list[str]:
+def _micro_batch(recipe: Recipe) -> list[str]:
     """A micro batch that the batch can be cut into, no larger than the recipe's."""
     parallel, schedule = recipe.parallel, recipe.schedule
     cut = parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
     ranks = max(1, parallel.num_nodes * parallel.devices_per_node // cut)
     fitting = [size for size in range(1, schedule.micro_batch_size + 1) if schedule.global_batch_size % (size * ranks) == 0]
-    if not (training.batch and fitting) or fitting[-1] == schedule.micro_batch_size:
+    if not fitting or fitting[-1] == schedule.micro_batch_size:
         return []
     return [f"schedule.micro_batch_size={fitting[-1]}"]
 

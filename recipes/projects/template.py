@@ -9,6 +9,7 @@ from recipes.projects.explained import keys
 from recipes.rules.page import explanations
 
 _WIDTH = 44
+_BATCH = 16  # samples of a step of the recipe `language`
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def project_text(answers: Answers) -> str:
     lines += ["training:", line("training.", "tokens", answers.tokens)]
     if is_cpu:  # samples that a core gets through in seconds
         lines += [line("training.", "sequence_length", 128), line("training.", "batch", 8)]
+    elif _BATCH % answers.processes:
+        lines.append(line("training.", "batch", -(-_BATCH // answers.processes) * answers.processes))
     if answers.source_language in answers.texts:
         lines.append(line("training.", "replay", 0.1))
     lines += ["machine:", line("machine.", "device", answers.device), line("machine.", "processes", answers.processes)]

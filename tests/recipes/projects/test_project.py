@@ -290,6 +290,17 @@ def test_init_writes_a_sound_file(place: Path, monkeypatch: pytest.MonkeyPatch, 
         assert not (place / "b.yaml").exists()
 
 
+@pytest.mark.parametrize("processes", [1, 3, 8, 16, 64])
+def test_the_batch_can_be_dealt_out_to_all_gpus_that_init_finds(processes: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("recipes.init.has_gpu", lambda: True)
+    monkeypatch.setattr("recipes.init._num_gpus", lambda: processes)
+    assert init.main(["sl.yaml", "--source", "model", "--language", "sl=sl.txt"]) == 0
+    loaded = load_project(place / "sl.yaml").project
+    assert (loaded.machine.device, loaded.machine.processes) == ("gpu", processes)
+    checked(expand_project(place / "sl.yaml"))
+
+
 def test_init_asks_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     answers = iter(["", "model", "sl=sl.txt", "en.txt"])
