@@ -86,12 +86,12 @@ USUAL = (
     "llama3, both ends, two tokens, tensors and pipeline",
     DOCUMENTS,
 )
-PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
+PUBLISHED_RECIPES = [name for name in recipe_names() if "/" in name]
 # A layer more and a document more cost time and show nothing new: with their real numbers they are rehearsed by `make rehearsals`.
 REAL_DEPTH = bool(os.environ.get("SCION_REAL_DEPTH"))
 FEW_LAYERS = {"num_layers": 4}
 GAMS3 = {"num_layers": 6, "overrides": ("recomputation.num_layers=6",), "times_longer": 8}  # as many layers as it takes to have a whole one
-DEMOS = [name for name in recipe_names() if name.startswith("demo")]
+DEMOS = [name for name in recipe_names() if "/" not in name]
 PEAK_TOLERANCE = 0.03  # of the planner's bytes, with few layers; what is left are gradients of activations that live for a moment
 
 
