@@ -11,8 +11,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
-from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, require_stage
-from data_prep.cleaning.corpus_page import page, settings_name
+from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, page, require_stage, settings_name
 
 
 def _parser() -> argparse.ArgumentParser:
