@@ -513,7 +513,7 @@ def test_what_a_text_numbers_is_its_heading(tmp_path: Path, write: Write) -> Non
 
 def test_lines_that_a_corpus_repeats(tmp_path: Path, write: Write) -> None:
     page = "Krajevne novice Kranj\nStran {i}\n{text} To je besedilo številka {i}.\nUvod\n{more}\nVse pravice pridržane"
-    texts = [page.format(i=i, text=NEWS[i:], more=MORE[i:]) for i in range(12)]
+    texts = [page.replace("\n", "\r\n" if i % 2 else "\n").format(i=i, text=NEWS[i:], more=MORE[i:]) for i in range(12)]
     own = write("own.yaml", "base: standard\nrepeated_lines: {max_words: 10, min_documents: 10, min_share: 0.5}\nsame_text: false\n")
     kept, removed, output = cleaned(tmp_path, texts, "--filters", str(own))
     assert not removed and kept["d3"] == f"{NEWS[3:]} To je besedilo številka 3.\nUvod\n{MORE[3:]}"

@@ -44,6 +44,7 @@ EVERYTHING = (1 << 32) - 1
 @example("a" + "Ñ" * 1500, "standard")
 @example("Ð¿Ñ€Ð¸Ð²ÐµÑ‚ слова", "standard")
 @example("Domov | O nas\u00a0| KONTAKT\n3. člen", "web")
+@example("EMŠO 010\u200b10065\u200b00006", "standard")  # no number before it is repaired
 @settings(max_examples=300, deadline=None)
 def test_steps_that_are_left_out_would_change_nothing(text: str, name: str) -> None:
     rules = DocumentFilter(FILTERS[name], frozenset(line_hashes(["o nas", "3. člen", "domov"])))
