@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,28 +204,6 @@ def test_equal_matrices_stay_two_where_config_says_so(make_opt: OPTMaker) -> Non
     assert not HFCheckpoint.open(directory).tie_word_embeddings
 
 
-def test_config_says_untied_but_there_is_no_head(make_opt: OPTMaker) -> None:
-    directory = make_opt()
-    edit_config(directory, tie_word_embeddings=False)
-    message = (
-        f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
-        " but the weights have no lm_head.weight; restore the matrix (true is right only for a model that was trained with one)"
-    )
-    with pytest.raises(ValueError, match=expect(message)):
-        _ = HFCheckpoint.open(directory).tie_word_embeddings
-
-
-def test_config_says_tied_but_the_head_differs(make_opt: OPTMaker) -> None:
-    directory = make_opt(tie_word_embeddings=False)
-    edit_config(directory, tie_word_embeddings=True)
-    message = (
-        f"{directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
-        " but lm_head.weight differs from embed_tokens.weight; set it to false to keep both"
-    )
-    with pytest.raises(ValueError, match=expect(message)):
-        _ = HFCheckpoint.open(directory).tie_word_embeddings
-
-
 # -- identity -------------------------------------------------------------------------------------------------------------
 
 
@@ -256,29 +235,74 @@ def test_missing_folder(tmp_path: Path) -> None:
         HFCheckpoint.open(tmp_path / "none")
 
 
-def test_missing_config(make_opt: OPTMaker) -> None:
-    directory = make_opt()
-    (directory / "config.json").unlink()
-    with pytest.raises(ValueError, match=expect(f"{directory} has no config.json; expected a Hugging Face checkpoint folder")):
-        HFCheckpoint.open(directory)
+INDEX = "model.safetensors.index.json"
+PICKLED: dict[str, Any] = {"saving": {"safe_serialization": False}}
+SHARDED: dict[str, Any] = {"saving": {"max_shard_size": "30KB"}}
+UNLISTED = "model.decoder.layers.0.fc1.bias"
 
 
-def test_broken_config(make_opt: OPTMaker) -> None:
-    directory = make_opt()
-    (directory / "config.json").write_text("[1, 2]")
-    with pytest.raises(ValueError, match=expect(f"{directory / 'config.json'} holds a list; expected a JSON object")):
-        HFCheckpoint.open(directory)
-    (directory / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json is no JSON \(.*\); copy or download it again$"):
-        HFCheckpoint.open(directory)
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_missing_weights(make_opt: OPTMaker) -> None:
-    directory = make_opt()
+def put_nested_pickle(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
-    message = f"{directory} holds no weights; expected model.safetensors or pytorch_model.bin, or an index with its shards"
-    with pytest.raises(ValueError, match=expect(message)):
-        HFCheckpoint.open(directory)
+    torch.save({"state_dict": {"a": torch.ones(1)}}, directory / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("saved", "spoil", "sentence"),
+    [
+        ({}, lambda d: (d / "config.json").unlink(), r"{d} has no config\.json; expected a Hugging Face checkpoint folder"),
+        ({}, lambda d: (d / "config.json").write_text("[1, 2]"), r"{d}/config\.json holds a list; expected a JSON object"),
+        ({}, lambda d: (d / "config.json").write_text("{"), r"{d}/config\.json is no JSON \(.*\); copy or download it again"),
+        (
+            {},
+            lambda d: (d / "model.safetensors").unlink(),
+            r"{d} holds no weights; expected model\.safetensors or pytorch_model\.bin, or an index with its shards",
+        ),
+        ({}, put_nested_pickle, r"{d}/pytorch_model\.bin is no dictionary of tensors; expected a model's state dict"),
+        (
+            PICKLED,
+            lambda d: cut_short(d / "pytorch_model.bin"),
+            r"{d}/pytorch_model\.bin is corrupt or truncated; copy or download it again",
+        ),
+        (
+            {},
+            lambda d: cut_short(d / "model.safetensors"),
+            r"{d}/model\.safetensors is corrupt or truncated \(its tensors end at byte \d+, the file has \d+\); copy or download it again",
+        ),
+        (
+            {},
+            lambda d: edit_config(d, tie_word_embeddings=False),
+            r"{d}: config\.json says that the output layer is a matrix of its own \(tie_word_embeddings false\), but the weights have no"
+            r" lm_head\.weight; restore the matrix \(true is right only for a model that was trained with one\)",
+        ),
+        (
+            {"tie_word_embeddings": False},
+            lambda d: edit_config(d, tie_word_embeddings=True),
+            r"{d}: config\.json says that input and output embeddings are one matrix \(tie_word_embeddings true\), but lm_head\.weight differs"
+            r" from embed_tokens\.weight; set it to false to keep both",
+        ),
+        (
+            SHARDED,
+            lambda d: edit_index(d, lambda weight_map: weight_map.pop(UNLISTED)),
+            rf"model\.safetensors\.index\.json and {{d}}/model-\d+-of-\d+\.safetensors disagree about {UNLISTED}; copy or download both again",
+        ),
+        (
+            SHARDED,
+            lambda d: (d / INDEX).write_text("{}"),
+            r"{d}/model\.safetensors\.index\.json has no weight_map; copy or download it again",
+        ),
+    ],
+)
+def test_what_is_missing_or_broken_is_said(
+    make_opt: OPTMaker, saved: dict[str, Any], spoil: Callable[[Path], object], sentence: str
+) -> None:
+    directory = make_opt(**saved)
+    spoil(directory)
+    with pytest.raises(ValueError, match=f"^{sentence.replace('{d}', re.escape(str(directory)))}$"):
+        _ = HFCheckpoint.open(directory).tie_word_embeddings
 
 
 class _RunsCode:
@@ -303,33 +327,6 @@ def test_unsafe_pickle_is_refused_and_not_run(make_opt: OPTMaker, tmp_path: Path
     with pytest.raises(ValueError, match=expect(message)):
         HFCheckpoint.open(directory)
     assert not proof.exists()
-
-
-def test_pickle_of_something_else(make_opt: OPTMaker) -> None:
-    directory = make_opt()
-    (directory / "model.safetensors").unlink()
-    torch.save({"state_dict": {"a": torch.ones(1)}}, directory / "pytorch_model.bin")
-    message = f"{directory / 'pytorch_model.bin'} is no dictionary of tensors; expected a model's state dict"
-    with pytest.raises(ValueError, match=expect(message)):
-        HFCheckpoint.open(directory)
-
-
-def test_truncated_pickle(make_opt: OPTMaker) -> None:
-    directory = make_opt(saving={"safe_serialization": False})
-    path = directory / "pytorch_model.bin"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=expect(f"{path} is corrupt or truncated; copy or download it again")):
-        HFCheckpoint.open(directory)
-
-
-def test_truncated_safetensors(make_opt: OPTMaker) -> None:
-    directory = make_opt()
-    path = directory / "model.safetensors"
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-100])
-    message = f"{path} is corrupt or truncated (its tensors end at byte {size}, the file has {size - 100}); copy or download it again"
-    with pytest.raises(ValueError, match=expect(message)):
-        HFCheckpoint.open(directory)
 
 
 def test_truncated_after_it_was_opened(make_opt: OPTMaker) -> None:
@@ -409,22 +406,6 @@ def test_index_that_leads_out_of_the_folder(sharded: Path, name: str) -> None:
     edit_index(sharded, lambda weight_map: weight_map.update({next(iter(weight_map)): name}))
     index = sharded / "model.safetensors.index.json"
     with pytest.raises(ValueError, match=expect(f"{index} names the file {name!r}, which is not inside its folder; do not trust it")):
-        HFCheckpoint.open(sharded)
-
-
-def test_index_that_lies_about_a_shard(sharded: Path) -> None:
-    name = "model.decoder.layers.0.fc1.bias"
-    file_name = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
-    edit_index(sharded, lambda weight_map: weight_map.pop(name))
-    message = f"model.safetensors.index.json and {sharded / file_name} disagree about {name}; copy or download both again"
-    with pytest.raises(ValueError, match=expect(message)):
-        HFCheckpoint.open(sharded)
-
-
-def test_index_without_a_map(sharded: Path) -> None:
-    (sharded / "model.safetensors.index.json").write_text("{}")
-    message = f"{sharded / 'model.safetensors.index.json'} has no weight_map; copy or download it again"
-    with pytest.raises(ValueError, match=expect(message)):
         HFCheckpoint.open(sharded)
 
 
