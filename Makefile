@@ -165,7 +165,7 @@ test-all: test test-slow test-long
 
 # Published recipes on fake GPUs at their real widths and depths; the long tests take few layers of each.
 rehearsals: $(READY)
-	@SCION_REAL_DEPTH=1 $(RUN) -m pytest --timeout 0 -m long tests/recipes/rehearsal/test_rehearsal.py
+	@SCION_REAL_DEPTH=1 SCION_REHEARSALS=rehearsals_output/$$(git rev-parse HEAD) $(RUN) -m pytest --timeout 0 -m long tests/recipes/rehearsal/test_rehearsal.py
 
 # Hostile checkpoints, other ones in every run: FUZZ_EXAMPLES of each of four kinds.
 FUZZ_EXAMPLES ?= 20000

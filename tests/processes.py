@@ -47,7 +47,7 @@ class Group:
                 start_new_session=True,
             )
 
-    def wait(self, *, timeout_seconds: float) -> Finished:
+    def wait(self, *, timeout_seconds: float | None) -> Finished:
         """Wait for the end, or kill the group and fail."""
         try:
             self.process.wait(timeout_seconds)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from common.artifacts import digest_bytes
+from common.plain_files import write_text
 
 if TYPE_CHECKING:
     from recipes.rules.inputs import RunInputs
@@ -40,18 +45,36 @@ class Case:
 
 
 def main(cases_path: str, output_path: str, stand_ins: str = "") -> None:
-    """Write the reports of all cases; in place of those of a case that fails, its traceback."""
+    """Write the reports of all cases; in place of those of a case that fails, its traceback.
+
+    Where SCION_REHEARSALS names a folder, what a run that was interrupted had finished is taken from there: at real depth all take an hour.
+    """
     if stand_ins:
         from nemo_patches.stand_ins import install
 
         install(stand_ins)
     found: dict[str, Any] = {}
-    for title, case in json.loads(Path(cases_path).read_text()).items():
+    cases = json.loads(Path(cases_path).read_text())
+    for number, (title, case) in enumerate(cases.items(), start=1):
+        start, kept = time.monotonic(), _kept_path(case, stand_ins)
+        if kept is not None and kept.is_file():
+            found[title] = json.loads(kept.read_text())
+            continue
         try:
             found[title] = list(reports(Case(**case)))
         except Exception:
             found[title] = traceback.format_exc()
+        if kept is not None and isinstance(found[title], list):
+            write_text(kept, json.dumps(found[title]))
+        print(f"{number} of {len(cases)}: {title}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     Path(output_path).write_text(json.dumps(found, indent=1))
+
+
+def _kept_path(case: Mapping[str, Any], stand_ins: str) -> Path | None:
+    if (folder := os.environ.get("SCION_REHEARSALS")) is None:
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder) / f"{digest_bytes(json.dumps([case, stand_ins]).encode()).rpartition(':')[2]}.json"
 
 
 def as_json(cases: Mapping[str, Case]) -> str:
