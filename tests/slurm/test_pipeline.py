@@ -13,7 +13,7 @@ import yaml
 from recipes.pipelines.file import pipeline_from_mapping
 from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine
-from recipes.pipelines.work import find_work
+from recipes.pipelines.work import Choice, find_work
 from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
 from slurm.jobs.queue import cancel_jobs
@@ -121,6 +121,11 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
     assert code == 0 and "17 complete" in told, f"{told}\n{logs}"
     assert (tmp_path / "work" / "report" / "learning_curves.html").exists()
     assert submit_pipeline(find_work(pipeline), environment) == {}
+
+    here = pipeline_from_mapping(content | {"work_dir": str(tmp_path / "here")})
+    assert LocalRun(find_work(here, Choice(until="en_model")), Machine.here(), {}).run() == 0
+    trained = Path("en", "hf", "model.safetensors")
+    assert (here.root / trained).read_bytes() == (pipeline.root / trained).read_bytes()
 
 
 @pytest.mark.long
