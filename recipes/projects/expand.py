@@ -98,9 +98,9 @@ def pipeline_of(loaded: LoadedProject) -> dict[str, Any]:
     source = _add_source(built)
     texts, held_out = _add_texts(built, source)
     variants = _add_vocabularies(built, source, texts, held_out)
-    models = [model for variant in variants for model in _add_training(built, source, texts, held_out, variant)]
+    models = [_add_training(built, source, texts, held_out, variant) for variant in variants]
     if not any(variant.rule.keep for variant in variants):
-        models.insert(0, (SOURCE, source))
+        models.insert(0, [(SOURCE, source)])
     _add_evaluation(built, source, held_out, variants, models)
     project = loaded.project
     machine, seconds = project.machine, round(3600 * project.machine.hours)
@@ -353,11 +353,12 @@ def _weights(built: _Stages, data: Mapping[str, str], recipe: Recipe) -> list[st
     project, replay = built.loaded.project, _replay(built)
     if recipe.data.shares or recipe.data.sampling_exponent is not None:
         return [f"data.languages=[{','.join(data)}]"]
+    without = ["data.blend=null"] if recipe.data.blend is not None else []  # which names data sets of others
     if len(data) == 1 or (recipe.schedule.epochs is not None and project.training.replay is None):
-        return []
+        return without
     shares = {code: project.languages[code].share for code in data if code != project.source_language}
     weights = [replay if code == project.source_language else (1 - replay) * shares[code] / sum(shares.values()) for code in data]
-    return [f"data.weights=[{','.join(f'{weight:.6g}' for weight in weights)}]"]
+    return [*without, f"data.weights=[{','.join(f'{weight:.6g}' for weight in weights)}]"]
 
 
 def _add_run(built: _Stages, name: str, recipe: str, overrides: str, output: str) -> str:
@@ -381,30 +382,31 @@ def _made_by(recipe: Recipe, variant: Variant) -> list[str]:
 
 
 def _add_evaluation(
-    built: _Stages, source: str, held_out: Mapping[str, str], variants: Sequence[Variant], models: Sequence[tuple[str, str]]
+    built: _Stages, source: str, held_out: Mapping[str, str], variants: Sequence[Variant], models: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
+    """All models measured alike; of each variant the first and the last continue prompts."""
     project, evaluation = built.loaded.project, built.loaded.project.evaluation
-    title = shlex.quote(project.title or f"{project.name}: {' and '.join(c for c in project.languages if c != project.source_language)}")
+    languages = " and ".join(code for code in project.languages if code != project.source_language)
+    title = shlex.quote(project.title or f"{languages} for {Path(project.source).name}")
     new = [variant for variant in variants if not variant.rule.keep]
     if evaluation.verify and new:
         _add_verification(built, new[-1])
     texts = " ".join(f"{name}={word}" for name, word in sorted(held_out.items(), key=lambda item: item[0] == project.source_language))
     texts += "".join(f" {name}={built.path(written)}" for name, written in evaluation.texts.items())
-    named = " ".join(f"{name}={model}" for name, model in models)
+    named = " ".join(f"{name}={model}" for of_variant in models for name, model in of_variant)
     tasks = f" --tasks {' '.join(evaluation.tasks)}" if evaluation.tasks else ""
     data = f" --data {built.path(evaluation.data)}" if evaluation.data else ""
     options = f" {evaluation.options}" if evaluation.options else ""
     results = built.add("evaluate", f"eval.harness --model {named} --text {texts}{tasks}{data}{options}", "results")
     shown = ""
     if evaluation.prompts:
-        labels = {variant.label for variant in variants}
-        ends = [f"{name}={model}" for i, (name, model) in enumerate(models) if _is_end(models, i, labels)]
+        ends = [f"{name}={model}" for of_variant in models for name, model in dict.fromkeys((of_variant[0], of_variant[-1]))]
         command = f"eval.generate --model {' '.join(ends)} --prompts {built.path(evaluation.prompts)} --settings lowres"
         command += f" --max-new-tokens {evaluation.new_tokens} --repeats 1"
         shown = f" --continuations {built.add('continuations', command, 'continuations')}"
     if not built.is_masked:
         built.add("report", f"eval.learning_curves --results {results}{shown} --title {title}", "report")
-    baseline = next((name for name, _ in reversed(models) if name.startswith(f"{SOURCE}-")), SOURCE)
+    baseline = next(of_variant[-1][0] for of_variant in models if of_variant[0][0] in (SOURCE, f"{SOURCE}-0"))
     built.add("intervals", f"eval.report --results {results} --baseline {baseline} --title {title}", "intervals")
     if new:
         tokenizers = {variant.vocabulary: variant.tokenizer or f"{{start_{variant.suffix}}}" for variant in new}
@@ -416,15 +418,6 @@ def _add_evaluation(
 
 def _inputs(held_out: Mapping[str, str]) -> str:
     return " ".join(f"{code}={word}" for code, word in held_out.items())
-
-
-def _is_end(models: Sequence[tuple[str, str]], index: int, labels: set[str]) -> bool:
-    """Whether a model is the first or the last of its variant."""
-
-    def label(place: int) -> str | None:
-        return models[place][0].rpartition("-")[0] or models[place][0] if 0 <= place < len(models) else None
-
-    return label(index - 1) != label(index) or label(index + 1) != label(index)
 
 
 def _add_verification(built: _Stages, variant: Variant) -> None:

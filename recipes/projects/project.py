@@ -30,6 +30,21 @@ MATERIAL = {
     "dictionary": "--dictionary",
     "parallel": "--parallel",
 }
+_TAKEN = (
+    "comparison",
+    "continuations",
+    "data",
+    "heldout",
+    "helper",
+    "intervals",
+    "logs",
+    "model",
+    "report",
+    "results",
+    "source",
+    "stages",
+    "text",
+)
 _SEPARATORS = ("line", "blank-line", "file")
 
 
@@ -209,6 +224,8 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
         key = f"vocabulary.{name}"
         if not _NAME.fullmatch(name):
             yield f"{key} is no name; expected letters, digits, - and _"
+        if name in _TAKEN:
+            yield f"{key} is called as a folder of the outputs; choose another name than {', '.join(_TAKEN)}"
         chosen = [kind for kind in ("replace", "expand", "keep", "tokenizer") if getattr(given, kind)]
         if len(chosen) != 1:
             yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, keep and tokenizer"

@@ -185,6 +185,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an unknown cleaning": (usual(text={"clean": "strong"}), "text.clean is 'strong'; expected none, light, standard, web"),
     "two kinds": (usual(vocabulary={"expand": 5, "replace": 300}), "vocabulary.vocabulary has replace and expand; expected one of"),
     "no kind": (usual(vocabulary={"a": {"kind": "bpe"}}), "vocabulary.a has none of its kinds; expected one of replace, expand, keep"),
+    "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data is called as a folder of the outputs"),
     "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.vocabulary.replace is -5; expected more than 0"),
     "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.vocabulary.tokenizer is tok, which does not exist"),
     "a kept vocabulary with methods": (
