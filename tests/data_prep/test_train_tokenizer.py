@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from common.artifacts import check_files, read_manifest
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE, export, require_equal_ids
+from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE
+from data_prep.tokenizers.sentencepiece_to_hf import export, require_equal_ids
 from data_prep.tokenizers.training import train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS, WordCounts, count_texts, count_words
 from data_prep.train_tokenizer import main, train_tokenizer, train_tokenizers
