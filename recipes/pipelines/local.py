@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from common.own_children import end_with_parent
-
 from common import command
 from common.door import ROOT
 from common.lease import InUseError
-from common.process_identity import ProcessIdentity
+from common.process_identity import ProcessIdentity, end_with_parent
 from recipes.pipelines.file import Task, command_of, needs_of, tasks_of
 from recipes.pipelines.machine import Machine, Need, Share, need_of
 from recipes.pipelines.running import LOGS_NAME, failure_sentence, last_error, note_end, note_start
