@@ -83,6 +83,36 @@ def test_entries_are_those_that_zipfile_finds(limit: int, monkeypatch: pytest.Mo
             read_entries(data[:end])
 
 
+def archive_of(*names: str, compression: int = zipfile.ZIP_STORED, comment: bytes = b"") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        archive.comment = comment
+        for name in names:
+            archive.writestr(name, b"x" * 99)
+    return stream.getvalue()
+
+
+WHOLE = archive_of("archive/data.pkl")
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (archive_of("archive/data.pkl", compression=zipfile.ZIP_DEFLATED), "compressed or encrypted, which torch does not do"),
+        (WHOLE[:-22] + b"x" + WHOLE[-22:], "something stands between its list and its end"),
+        (b"x" + WHOLE, "does not begin as an archive"),
+        (b"PK\x03\x04" + WHOLE, "something stands between its list and its end"),
+        (archive_of("archive/data.pkl", comment=b"PK"), "does not end as an archive"),
+        (archive_of("archive/data.pkl", "archive/DATA.pkl"), "two of its entries have one name"),
+        (archive_of("archive/data.pkl", "other/data.pkl"), "'other/data.pkl', which torch does not give"),
+        (archive_of("archive/code/a"), "it is a program, not data: it has code/a"),
+    ],
+)
+def test_what_torch_does_not_write_is_refused(data: bytes, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_entries(memoryview(data))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("nbytes", [2_100_000_000, (1 << 31) + 5, (1 << 32) + 5], ids=["nearly 2 GiB", "2 GiB", "4 GiB"])
 def test_large_archives_are_those_of_zipfile(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
