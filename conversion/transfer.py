@@ -24,6 +24,8 @@ from data_prep.tokenizers.files import start_with_torch, start_without_torch
 def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser(_named_method(sys.argv[1:] if argv is None else argv)).parse_args(argv)
+    if arguments.show_swap and arguments.vocabulary != "swap":
+        raise ValueError(f"--show-swap is for --vocabulary swap; leave it out with {arguments.vocabulary}")
     if arguments.method_from is not None:
         from conversion.embeddings.request import take_recommended
 
@@ -50,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         free_output(arguments.output)  # not after hours
         request = replace(request, learning=replace(request.learning or LearningOptions(), state=state))
     transfer = plan_transfer(request)
+    if arguments.show_swap:
+        for token_id, old, new in transfer.target.swapped:
+            print(f"{token_id}\t{old}\t{new}")
+        return command.DONE
     manifest, warnings = write_transfer(transfer, arguments.output, arguments=vars(arguments), report_texts=texts)
     if learns:
         state.unlink(missing_ok=True)
@@ -78,6 +84,9 @@ def _parser(method: str | None) -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="take the method that this output of conversion.transfer_compare recommends, and of the material what it makes use of",
+    )
+    parser.add_argument(
+        "--show-swap", action="store_true", help="print id, old and new token of each that --vocabulary swap would exchange; write nothing"
     )
     parser.add_argument(
         "--report-text",

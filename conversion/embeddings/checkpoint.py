@@ -21,7 +21,7 @@ from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
 from conversion.embeddings.methods.method import copy_all
 from conversion.embeddings.methods.random_rows import row_statistics
 from conversion.embeddings.methods.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, target_matrix
-from conversion.embeddings.options import TransferRequest
+from conversion.embeddings.options import LASTING_STRATEGIES, TransferRequest
 from conversion.embeddings.report.figures import TEXT_BYTES, LayerRows
 from conversion.embeddings.report.files import write_report
 from conversion.embeddings.request import require_options
@@ -33,6 +33,7 @@ from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, write_tokenizer_files
 
 _COPY = "copy"  # what manifests call the method where nothing is new
+SWAPPED_NAME = "swapped_tokens.tsv"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Transfer(TransferCase):
     @property
     def num_rows(self) -> int:
         """Rows of the new matrices."""
-        return self.layers.num_rows if self.keeps_matrices else len(self.inputs.target)
+        return self.layers.num_rows if self.request.vocabulary.strategy in LASTING_STRATEGIES else len(self.inputs.target)
 
     @property
     def source_rows(self) -> np.ndarray:
@@ -91,7 +92,7 @@ class Transfer(TransferCase):
         return self._rows_of(matrix, name)
 
     def _rows_of(self, matrix: LazyTensor, name: str) -> LazyTensor:
-        return target_matrix(
+        made = target_matrix(
             self.plan,
             matrix,
             keys=lambda: self.inputs.target.keys,
@@ -99,6 +100,16 @@ class Transfer(TransferCase):
             seed=self.request.seed,
             layer=INPUT_LAYER if name == self.layers.input else name,
         )
+        padding = self.num_rows - len(self.inputs.target)
+        if not padding or made.shape[0] == self.num_rows:
+            return made
+        rest = matrix.row_range(name, matrix.shape[0] - padding, matrix.shape[0])
+
+        def both() -> Iterator[Bits]:
+            yield from made.checked_blocks()
+            yield from rest.checked_blocks()
+
+        return LazyTensor.of_bits_blocks(name, (self.num_rows, *made.shape[1:]), made.dtype_name, both)
 
     def _drawn(self) -> LazyTensor:
         """An output layer of random rows, as large and varied as the source's, in its dtype."""
@@ -111,7 +122,7 @@ class Transfer(TransferCase):
         statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
         keys = self.inputs.target.keys
         yield from drawn_blocks(keys, statistics, matrix.dtype_name, seed=self.request.seed, layer="output")
-        if self.keeps_matrices:
+        if self.num_rows > len(keys):
             yield matrix.bits()[len(keys) :]
 
     def tensors(self) -> Iterator[LazyTensor]:
@@ -202,7 +213,7 @@ def _inputs(transfer: Transfer, report_texts: Sequence[Text]) -> dict[str, str]:
     text_files = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
     files = [*text_files, *(text.path for text in report_texts), request.word_vectors, request.source_word_vectors, request.dictionary]
     files.append(request.parallel.path if request.parallel else None)
-    inputs.update({str(path): digest_file(path) for path in files if path is not None})
+    inputs.update({str(path): digest_file(path) for path in (*files, *(request.vocabulary.swap_text or ())) if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     return inputs
 
@@ -219,6 +230,9 @@ def _write_checkpoint(
     if factors:
         digests[FACTORS_NAME] = write_safetensors(directory / FACTORS_NAME, factors)
     write_tokenizer_files(directory, transfer.target.files)
+    if transfer.target.swapped:
+        lines = (f"{token_id}\t{old}\t{new}\n" for token_id, old, new in transfer.target.swapped)
+        (directory / SWAPPED_NAME).write_text("id\told\tnew\n" + "".join(lines), encoding="utf-8")
     if not sees_nothing(renumbered):
         copy_processor(source, directory)
     generation_config = _generation_config(source)

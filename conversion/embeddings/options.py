@@ -24,13 +24,15 @@ STATISTICS = ("dimension", "matrix")
 MATCHINGS = ("exact", "case", "space", "case-space")  # which tokens of text count as shared, see vocabulary_map
 VECTOR_SUFFIXES = (".vec", ".txt", ".vec.gz", ".txt.gz", ".wv", ".bin")
 FULL = "full"
-STRATEGIES = ("replace", "expand", "union", "prune", "keep")
+STRATEGIES = ("replace", "expand", "swap", "union", "prune", "keep")
 # Nothing is new in these, so every row is a copy and no method has a say.
 COPYING_STRATEGIES = ("prune", "keep")
 # Where expand gets its tokens from when it learns them: a tokenizer trained on the text alone, or more merges of the source's own.
 TOKENS_BY = ("auxiliary", "continued-bpe")
 # All of the source's tokens stay in these, with their rows.
 GROWING_STRATEGIES = ("expand", "union")
+# All tokens stay where they are in these, but for some whose ids others get.
+LASTING_STRATEGIES = ("keep", "swap")
 OUTPUT_ROWS = ("mean", "learned")
 LEARNING_DTYPES = ("float32", "bfloat16")
 
@@ -63,20 +65,31 @@ class VocabularyOptions:
 
     strategy: str = _option(
         "--vocabulary",
-        "that of --tokenizer; the source's with some or all tokens of another added; without unused ones; or as it is",
+        "that of --tokenizer; the source's with some or all tokens of another added, or in place of as many; without unused ones; or as it is",
         "replace",
         choices=STRATEGIES,
     )
-    num_new_tokens: int | None = _count("--new-tokens", "tokens that expand adds, usually 50 to 5,000")
+    num_new_tokens: int | None = _count("--new-tokens", "tokens that expand adds or swap exchanges, usually 50 to 5,000")
     num_sentences: int = _count(
         "--tokenizer-sentences", "sentences of --text from which expand learns tokens", 30_000
     )  # Yamaguchi et al. 2024
     min_count: int = _count("--min-count", "prune keeps tokens that --text has so many times", 1)
     tokens_by: str | None = _option(
         "--tokens-by",
-        "expand without --tokenizer: tokens of a tokenizer of the same kind trained on --text, or more merges of the source's own"
+        "expand and swap without --tokenizer: tokens of a tokenizer of the same kind trained on --text, or more merges of the source's own"
         " (default: auxiliary)",
         choices=TOKENS_BY,
+    )
+    swap_scripts: Sequence[str] | None = _option(
+        "--swap-script",
+        "swap: only tokens whose letters are all of these scripts go, such as Han Cyrillic Arabic",
+        nargs="+",
+        metavar="SCRIPT",
+    )
+    swap_text: Sequence[Path] | None = _path(
+        "--swap-text FILE",
+        "swap: text of languages that are given up, whose tokens go first; none of --text and --source-text goes",
+        nargs="+",
     )
 
 

@@ -9,6 +9,7 @@ from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.options import (
     COPYING_STRATEGIES,
     GROWING_STRATEGIES,
+    LASTING_STRATEGIES,
     MATERIAL,
     LearningOptions,
     TransferRequest,
@@ -33,8 +34,8 @@ def require_options(request: TransferRequest) -> None:
     elif method not in METHODS:
         found = "no --method is given" if method is None else f"unknown method {method!r}"
         raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
-    if strategy == "keep" and request.factorised_size is not None:
-        raise ValueError("--vocabulary keep leaves the matrices as they are; leave out --factorised-size")
+    if strategy in LASTING_STRATEGIES and request.factorised_size is not None:
+        raise ValueError(f"--vocabulary {strategy} leaves rows of the matrices as they are; leave out --factorised-size")
     if request.special_tokens and (strategy == "keep" or (method is not None and not METHODS[method].copies)):
         asked = f"--method {method} draws every row" if method else f"--vocabulary {strategy} leaves the matrices as they are"
         raise ValueError(f"{asked}, so that --special-token changes nothing; leave it out")
@@ -73,7 +74,7 @@ def _require_learnable(request: TransferRequest, method: str) -> None:
 def refusal_of(request: TransferRequest, method: str) -> str:
     """A sentence about why a method cannot serve the request, for lack of material or of a use; empty where it can."""
     strategy = request.vocabulary.strategy
-    if strategy in GROWING_STRATEGIES and not METHODS[method].copies:
+    if strategy in (*GROWING_STRATEGIES, *LASTING_STRATEGIES) and method is not None and not METHODS[method].copies:
         return f"--vocabulary {strategy} keeps the source's rows, and --method {method} draws every row; take --method random"
     needs = [*((name,) for name in METHODS[method].needs), *METHODS[method].either]
     for names in sorted(needs, key=lambda names: list(MATERIAL).index(names[0])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from conversion.embeddings.options import STRATEGIES, TOKENS_BY, VocabularyOptions
 from conversion.embeddings.vocabularies.chat_template import carried_templates
 from data_prep.mixing.sentences import sample_sentences
+from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import Documents, batches
 from data_prep.tokenizers.auxiliary import train_candidates
 from data_prep.tokenizers.continued_bpe import continue_merges
@@ -23,7 +24,8 @@ from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, row
 from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, PlainTokenizer, read_tokenizer
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
-from data_prep.tokenizers.token_bytes import respelling_decoder
+from data_prep.tokenizers.swapping import chosen_tokens, of_scripts, removable_tokens, under_free_ids, without
+from data_prep.tokenizers.token_bytes import bytes_of, respelling_decoder, spelling_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,6 +44,7 @@ class TargetTokenizer:
         facts: what was made and measured, for manifest and report.
         left_out: files of the source's tokenizer that could not follow.
         warnings: sentences about what else of it could not.
+        swapped: id, old and new token of each that was exchanged.
     """
 
     tokenizer: AnyTokenizer
@@ -50,6 +53,7 @@ class TargetTokenizer:
     facts: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    swapped: Sequence[tuple[int, str, str]] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -75,13 +79,19 @@ def require_vocabulary_options(options: VocabularyOptions, *, tokenizer: Path | 
         raise ValueError("--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR")
     if strategy == "prune" and text is None:
         raise ValueError("--vocabulary prune needs text that says which tokens are used; give it with --text FILE")
-    if strategy == "expand" and options.num_new_tokens is None:
-        raise ValueError("--vocabulary expand needs the number of new tokens; give it with --new-tokens N")
-    if strategy != "expand" and options.num_new_tokens is not None:
-        raise ValueError(f"--new-tokens is for --vocabulary expand; leave it out with {strategy}")
-    if options.tokens_by is not None and (strategy != "expand" or tokenizer is not None):
-        found = f"--vocabulary {strategy}" if strategy != "expand" else "--tokenizer DIR"
-        raise ValueError(f"--tokens-by says how expand learns tokens from --text; leave it out with {found}")
+    if strategy == "swap" and text is None:
+        raise ValueError("--vocabulary swap needs text in the target language, whose tokens stay; give it with --text FILE")
+    learns = strategy in ("expand", "swap")
+    if learns and options.num_new_tokens is None:
+        raise ValueError(f"--vocabulary {strategy} needs the number of new tokens; give it with --new-tokens N")
+    if not learns and options.num_new_tokens is not None:
+        raise ValueError(f"--new-tokens is for --vocabulary expand and swap; leave it out with {strategy}")
+    if options.tokens_by is not None and (not learns or tokenizer is not None):
+        found = f"--vocabulary {strategy}" if not learns else "--tokenizer DIR"
+        raise ValueError(f"--tokens-by says how expand and swap learn tokens from --text; leave it out with {found}")
+    for flag, given in (("--swap-script", options.swap_scripts), ("--swap-text", options.swap_text)):
+        if given and strategy != "swap":
+            raise ValueError(f"{flag} is for --vocabulary swap; leave it out with {strategy}")
     if strategy != "prune" and options.min_count != 1:
         raise ValueError(f"--min-count is for --vocabulary prune; leave it out with {strategy}")
     for flag, value in (
@@ -97,7 +107,7 @@ def read_by(options: VocabularyOptions, tokenizer: Path | None) -> frozenset[str
     """Which texts of a request the strategy itself makes use of, `text` and `source_text`."""
     if options.strategy == "prune":
         return frozenset({"text"})
-    if options.strategy == "expand" and tokenizer is None:
+    if options.strategy == "swap" or (options.strategy == "expand" and tokenizer is None):
         return frozenset({"text", "source_text"})
     return frozenset({"source_text"}) if options.strategy in ("expand", "union") else frozenset()
 
@@ -148,6 +158,9 @@ def target_tokenizer(
     if options.strategy == "prune":
         assert text is not None
         return _pruned(source, source_tokenizer, text, options.min_count)
+    if options.strategy == "swap":
+        assert text is not None
+        return _swapped(options, source, source_tokenizer, tokenizer, text, source_text)
     return _extended(options, source, source_tokenizer, tokenizer, text, source_text)
 
 
@@ -161,7 +174,12 @@ def _damaged_tokens(tokenizer: AnyTokenizer) -> list[str]:
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """What was made and measured, in lines for the terminal."""
     lines = []
-    if "num_new_tokens" in facts:
+    if "share_of_text_that_went" in facts:
+        lines.append(
+            f"{facts['num_new_tokens']:,} tokens exchanged, {facts['num_reached']:,} of the new ones are reached; those that went are"
+            f" {100 * facts['share_of_text_that_went']:.3f} % of the texts' tokens"
+        )
+    elif "num_new_tokens" in facts:
         lines.append(
             f"{facts['num_new_tokens']:,} new tokens, {facts['num_intermediate_tokens']:,} of them steps on the way to others;"
             f" {facts['num_reached']:,} are reached"
@@ -220,12 +238,96 @@ def _extended(
         facts["tokens_by"] = options.tokens_by or TOKENS_BY[0]
         facts["num_unused"] = _num_unused(extended, sample, extension)
     if held_out:
-        facts["held_out_text"] = _use_of(source_tokenizer, extended, held_out, extension.first_id)
+        facts["held_out_text"] = _use_of(source_tokenizer, extended, held_out, extension.first_id.__le__)
     if source_text is not None:
-        facts["source_text"] = _change_of(source_tokenizer, extended, source_text, extension.first_id)
+        facts["source_text"] = _change_of(source_tokenizer, extended, source_text, extension.first_id.__le__)
     source_ids = np.full(extension.first_id + len(extension.tokens), -1, dtype=np.int64)
     source_ids[: extension.first_id] = np.arange(extension.first_id)
     return TargetTokenizer(extended, files, source_ids, facts, _left_out(source))
+
+
+def _swapped(
+    options: VocabularyOptions,
+    source: Path,
+    source_tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Path | None,
+    text: Documents,
+    source_text: Documents | None,
+) -> TargetTokenizer:
+    assert options.num_new_tokens is not None
+    description = read_description(source, source_tokenizer)
+    kept = _counts(source_tokenizer, filter(None, (text, source_text)))
+    removable = removable_tokens(description, wanted=of_scripts(options.swap_scripts) if options.swap_scripts else lambda _: True)
+    if options.swap_text:
+        given_up = _counts(source_tokenizer, [Documents(text_files(options.swap_text))])
+        removable = {token: made for token, made in removable.items() if not kept[token]}
+        kept = Counter({token: int(not given_up[token]) for token in removable})
+    gone = chosen_tokens(removable, kept, options.num_new_tokens)
+    removal = without(description, gone)
+    sample, held_out = sample_sentences(text, options.num_sentences)
+    if options.tokens_by == "continued-bpe":
+        extension = continue_merges(removal.description, sample, options.num_new_tokens)
+    else:
+        found = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
+        spelled = {bytes_of(token, spelling_of(description)) for token in gone}
+        candidates = [candidate for candidate in found if candidate.data not in spelled]
+        fits = fits_a_word(source_tokenizer.backend_tokenizer)
+        extension = extend_tokenizer(removal.description, candidates, options.num_new_tokens, fits=fits)
+    files = derived_files(source, source_tokenizer, under_free_ids(description, removal, extension))
+    swapped = load_files(files)
+    exchanged = [(i, old, new) for (i, old), new in zip(removal.free.items(), extension.tokens, strict=True)]
+    _require_exchanged(source_tokenizer, swapped, exchanged, [*sample, *held_out])
+    source_ids = np.arange(rows_needed(source_tokenizer), dtype=np.int64)
+    source_ids[list(removal.free)] = -1
+    model = swapped.backend_tokenizer.model
+    facts: dict[str, Any] = {
+        "num_new_tokens": len(exchanged),
+        "num_intermediate_tokens": extension.num_intermediate,
+        "num_reached": sum([piece.id for piece in model.tokenize(new)] == [i] for i, _, new in exchanged),
+        "share_of_text_that_went": sum(kept[token] for token in gone) / max(1, sum(kept.values())) if not options.swap_text else 0.0,
+    }
+    free = set(removal.free)
+    if held_out:
+        facts["held_out_text"] = _use_of(source_tokenizer, swapped, held_out, free.__contains__)
+    if source_text is not None:
+        facts["source_text"] = _change_of(source_tokenizer, swapped, source_text, free.__contains__)
+    return TargetTokenizer(swapped, files, source_ids, facts, _left_out(source), swapped=exchanged)
+
+
+def _counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[Documents]) -> Counter[str]:
+    """Token -> how often texts have it."""
+    counts: Counter[int] = Counter()
+    for text in texts:
+        for ids in _encoded(tokenizer, text):
+            counts.update(ids)
+    spelled = tokenizer.backend_tokenizer.id_to_token
+    return Counter({spelled(i): number for i, number in counts.items()})
+
+
+def _require_exchanged(
+    old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, exchanged: Sequence[tuple[int, str, str]], texts: Sequence[str]
+) -> None:
+    """Hold a swapped tokenizer to what it promises.
+
+    Raises:
+        ValueError: if another token has moved or is no longer reached, a text that has none of both comes out otherwise, or one does not
+            come back as before.
+    """
+    free = {i for i, _, _ in exchanged}
+    before, after = (tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True) for tokenizer in (old, new))
+    moved = [token for token, i in before.items() if i not in free and after.get(token) != i]
+    lost = _num_unreached(new, {*before.values()} - free) - _num_unreached(old, {*before.values()} - free)
+    for batch in batches(texts, _BATCH_CHARACTERS):
+        for text, first, second in zip(batch, _encoded(old, batch), _encoded(new, batch), strict=True):
+            if first != second and not free & {*first, *second}:
+                moved.append(text[:40])
+            if new.backend_tokenizer.decode(second) != old.backend_tokenizer.decode(first):
+                lost += 1
+    if moved or lost > 0 or rows_needed(new) > rows_needed(old):
+        raise ValueError(
+            f"the tokenizer cannot exchange tokens: {len(moved)} others would have other ids, such as {(moved or ['none'])[0]!r}, and {lost} be"
+            " lost; use --vocabulary expand"
+        )
 
 
 def _tokens_of(directory: Path) -> list[Candidate]:
@@ -287,17 +389,19 @@ def _num_unreached(tokenizer: PreTrainedTokenizerFast, among: set[int] | None = 
     return sum([piece.id for piece in backend.model.tokenize(backend.id_to_token(i))] != [i] for i in ids)
 
 
-def _use_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: list[str], first_new_id: int) -> dict[str, int]:
+def _use_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: list[str], is_new: Callable[[int], bool]) -> dict[str, int]:
     before, after = list(_encoded(old, texts)), list(_encoded(new, texts))
     return {
         "num_bytes": sum(len(text.encode()) for text in texts),
         "num_tokens_before": sum(map(len, before)),
         "num_tokens_after": sum(map(len, after)),
-        "num_new_tokens_used": len({i for ids in after for i in ids if i >= first_new_id}),
+        "num_new_tokens_used": len({i for ids in after for i in ids if is_new(i)}),
     }
 
 
-def _change_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: Iterable[str], first_new_id: int) -> dict[str, float]:
+def _change_of(
+    old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: Iterable[str], is_new: Callable[[int], bool]
+) -> dict[str, float]:
     """How much of a text in the source's language is cut otherwise than before."""
     num_lines = num_changed = num_bytes = num_new_bytes = 0
     lines = (line for text in texts for line in text.split("\n") if line)
@@ -308,7 +412,7 @@ def _change_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts
             num_bytes += len(line.encode())
             if before != after.ids:
                 num_changed += 1
-                spans = (span for span, i in zip(after.offsets, after.ids) if i >= first_new_id)
+                spans = (span for span, i in zip(after.offsets, after.ids) if is_new(i))
                 num_new_bytes += sum(len(line[start:end].encode()) for start, end in spans)
     return {
         "num_lines": num_lines,

@@ -18,7 +18,7 @@ from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.train_tokenizer import train_tokenizer
-from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like, unigram
 
 INPUT = "model.decoder.embed_tokens.weight"
 SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
@@ -310,3 +310,66 @@ def test_more_new_tokens_than_the_text_has(folders: dict[str, Path], tmp_path: P
         run(folders, tmp_path / "out", "expand", "--new-tokens", "500", "--method", "mean", "--text", str(tmp_path / "short.txt"))
     assert str(error.value).startswith("500 new tokens are wanted, but the auxiliary tokenizer has only ")
     assert not (tmp_path / "out").exists()
+
+
+def swap(folders: dict[str, Path], output: Path, *options: str, source: str = "tied") -> int:
+    return run(folders, output, "swap", "--new-tokens", "40", "--method", "mean", "--text", str(folders["sl"]), *options, source=source)
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece bpe", "unigram"])
+def test_swap_gives_ids_of_tokens_that_go_to_new_ones(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    """Ids, rows, table and configs of all others stay; text without what went or came has the ids that it had; all comes back."""
+    source = folders["untied"]
+    if kind != "byte-level":
+        source = tmp_path / "source"
+        made = {"sentencepiece bpe": sentencepiece_like, "unigram": unigram}[kind](demo_text("en"), num_tokens=600)
+        config = opt_config(len(made) + PADDING, tied=False)
+        save_checkpoint(source, config, opt_tensors(config), made)
+    changed = {**folders, "source": source}
+    assert swap(changed, tmp_path / "out", "--source-text", str(folders["en"]), source="source") == 0
+    before, after = load_tokenizer(source), load_tokenizer(tmp_path / "out")
+    lines = [line.split("\t") for line in (tmp_path / "out/swapped_tokens.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
+    free = {int(token_id) for token_id, _, _ in lines}
+    assert len(free) == 40
+    spelled = after.backend_tokenizer.id_to_token
+    for token_id, old, new in lines:
+        assert before.backend_tokenizer.id_to_token(int(token_id)) == old != new == spelled(int(token_id))
+    assert all(spelled(i) == token for token, i in before.get_vocab().items() if i not in free)
+    old_rows, new_rows = tensors_of(source), tensors_of(tmp_path / "out")
+    assert old_rows.keys() == new_rows.keys()
+    for name, rows in old_rows.items():
+        same = [i for i in range(len(rows)) if i not in free] if name in (INPUT, "lm_head.weight") else slice(None)
+        assert rows.shape == new_rows[name].shape and torch.equal(rows[same], new_rows[name][same])
+    assert not torch.equal(old_rows[INPUT], new_rows[INPUT])
+    config, other = (json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "out"))
+    assert config == other
+    num_same = 0
+    for text in (*demo_text("sl").splitlines()[:300], *demo_text("en").split()[:1000], "x  \u00e9\u4e2d\n\t1234"):
+        first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for tokenizer in (before, after))
+        assert after.decode(second) == before.decode(first)
+        if not free & {*first, *second}:
+            assert first == second
+            num_same += 1
+    assert num_same > 100
+    facts = read_manifest(tmp_path / "out").facts["vocabulary"]  # type: ignore[union-attr]
+    assert facts["num_reached"] == 40 and facts["held_out_text"]["num_tokens_after"] < facts["held_out_text"]["num_tokens_before"]
+
+
+def test_what_swap_takes_and_shows(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A language that is given up, or scripts; before anything is written."""
+    (tmp_path / "given_up.txt").write_text(demo_text("en")[20_000:60_000], encoding="utf-8")
+    assert swap(folders, tmp_path / "out", "--swap-text", str(tmp_path / "given_up.txt"), "--show-swap") == 0
+    shown = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    used = {i for ids in load_tokenizer(folders["tied"])(demo_text("sl")[:30_000].splitlines())["input_ids"] for i in ids}
+    assert len(shown) == 40 and not used & {int(token_id) for token_id, _, _ in shown} and not (tmp_path / "out").exists()
+    for sentence, options in {
+        "only 0 can without taking others with them": ["--swap-script", "Han"],
+        "give names of Unicode such as Cyrillic": ["--swap-script", "Klingonese"],
+        "leave out --factorised-size": ["--factorised-size", "4"],
+        "but only": ["--new-tokens", "5000"],
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            swap(folders, tmp_path / "out", *options)
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="--swap-script is for --vocabulary swap"):
+        expand(folders, tmp_path / "out", "--swap-script", "Han")
