@@ -35,7 +35,9 @@ def require_options(request: TransferRequest) -> None:
         found = "no --method is given" if method is None else f"unknown method {method!r}"
         raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
     if strategy in LASTING_STRATEGIES and request.factorised_size is not None:
-        raise ValueError(f"--vocabulary {strategy} leaves {'the matrices' if strategy == 'keep' else 'most rows'} as they are; leave out --factorised-size")
+        raise ValueError(
+            f"--vocabulary {strategy} leaves {'the matrices' if strategy == 'keep' else 'most rows'} as they are; leave out --factorised-size"
+        )
     if request.special_tokens and (strategy == "keep" or (method is not None and not METHODS[method].copies)):
         asked = f"--method {method} draws every row" if method else f"--vocabulary {strategy} leaves the matrices as they are"
         raise ValueError(f"{asked}, so that --special-token changes nothing; leave it out")
