@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--heldout", nargs="+", action="extend", default=[], metavar="CODE=FILE", help="text to measure on (default: 1%% of the documents)"
     )
     parser.add_argument("--source-language", default="en", metavar="CODE", help="the language that the model knows (default: en)")
-    parser.add_argument("--vocabulary", metavar="KIND[=N]", help="expand=N, replace=N or keep (default: expand=2000)")
+    parser.add_argument("--vocabulary", metavar="KIND[=N]", help="expand=N, swap=N, replace=N or keep (default: expand=2000)")
     parser.add_argument(
         "--tokens", type=int, metavar="N", help="budget of each training (default: for minutes on a CPU, for hours on a GPU)"
     )
@@ -122,8 +122,12 @@ def _vocabulary(text: str | None) -> tuple[str, int]:
     if text is None:
         return _VOCABULARY
     kind, equals, size = text.partition("=")
-    if kind not in ("expand", "replace", "keep") or bool(equals) == (kind == "keep") or (equals and not (size.isdecimal() and int(size))):
-        raise ValueError(f"--vocabulary is {text!r}; expected expand=N, replace=N or keep, for example expand=2000")
+    if (
+        kind not in ("expand", "swap", "replace", "keep")
+        or bool(equals) == (kind == "keep")
+        or (equals and not (size.isdecimal() and int(size)))
+    ):
+        raise ValueError(f"--vocabulary is {text!r}; expected expand=N, swap=N, replace=N or keep, for example expand=2000")
     return kind, int(size or 0)
 
 

@@ -22,7 +22,7 @@ _REPLAY = 0.1
 SOURCE = "source"
 _SHAPE = "--num-layers {} --hidden-size {} --num-attention-heads 4 --ffn-size {} --max-positions 128"
 _MODEL = ("conversion.transfer", "conversion.transfer_compare", "eval.harness", "eval.generate")  # a GPU makes these faster
-_CPU_BYTES = 50_000  # that a CPU compares methods on: minutes for a small model
+_CPU_BYTES = 20_000  # that a CPU compares methods on: minutes for a small model
 _LIGHT = ("conversion.hf_to_nemo", "conversion.nemo_to_hf", "data_prep.tokenizer_report", "eval.learning_curves", "eval.report")
 
 
@@ -271,10 +271,14 @@ def _transfer_words(built: _Stages, texts: Mapping[str, str], variant: Variant, 
     project, given = built.loaded.project, variant.rule
     if given.keep:
         return "--vocabulary keep"
-    words = [f"--tokenizer {variant.tokenizer}"] if variant.tokenizer else [f"--vocabulary expand --new-tokens {given.expand}"]
-    if given.expand and (source_text := texts.get(project.source_language)):
+    words = [f"--tokenizer {variant.tokenizer}"] if variant.tokenizer else []
+    for strategy, number in (("expand", given.expand), ("swap", given.swap)):
+        words += [f"--vocabulary {strategy} --new-tokens {number}"] if number else []
+    words += [f"--swap-script {' '.join(given.swap_scripts)}"] if given.swap_scripts else []
+    adds = given.expand or given.swap
+    if adds and (source_text := texts.get(project.source_language)):
         words.append(f"--source-text {source_text}")
-    if given.expand or any("text" in METHODS[method].uses for method in methods):
+    if adds or any("text" in METHODS[method].uses for method in methods):
         words.append(f"--text {_new(texts, project.source_language)} --document-separator {project.text.separator or 'line'}")
     if given.output_layer:
         words.append(f"--output-layer {given.output_layer}")

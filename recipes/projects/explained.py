@@ -36,6 +36,8 @@ _EXAMPLES = {
     "text.corpora_dir": "/data/corpora",
     "vocabulary.NAME.replace": "32000",
     "vocabulary.NAME.expand": "2000",
+    "vocabulary.NAME.swap": "8000",
+    "vocabulary.NAME.swap_scripts": "[Han, Hangul]",
     "vocabulary.NAME.tokenizer": "my_tokenizer/",
     "vocabulary.NAME.languages": "[sl]",
     "vocabulary.NAME.output_layer": "copied",

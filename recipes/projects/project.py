@@ -175,7 +175,11 @@ def _number_problems(project: Project) -> Iterator[str]:
         "machine.hours": machine.hours,
         "machine.links": machine.links,
         **{f"languages.{code}.{key}": getattr(given, key) for code, given in project.languages.items() for key in ("share", "sentences")},
-        **{f"vocabulary.{name}.{key}": getattr(given, key) for name, given in project.vocabulary.items() for key in ("replace", "expand")},
+        **{
+            f"vocabulary.{name}.{key}": getattr(given, key)
+            for name, given in project.vocabulary.items()
+            for key in ("replace", "expand", "swap")
+        },
     }
     for key, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
@@ -226,9 +230,11 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
             yield f"{key} is no name; expected letters, digits, - and _"
         if name in _TAKEN:
             yield f"{key} is called as a folder of the outputs; choose another name than {', '.join(_TAKEN)}"
-        chosen = [kind for kind in ("replace", "expand", "keep", "tokenizer") if getattr(given, kind)]
+        chosen = [kind for kind in ("replace", "expand", "swap", "keep", "tokenizer") if getattr(given, kind)]
         if len(chosen) != 1:
-            yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, keep and tokenizer"
+            yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, swap, keep and tokenizer"
+        if given.swap_scripts and not given.swap:
+            yield f"{key}.swap_scripts says what swap takes out, but there is none; leave it out"
         if unknown := [code for code in given.languages if code not in project.languages]:
             yield f"{key}.languages names {unknown[0]}; the languages are {', '.join(project.languages)}"
         if given.keep and given.methods:

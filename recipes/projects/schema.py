@@ -37,10 +37,12 @@ class Text:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which tokens the model gets; one of replace, expand and keep."""
+    """Which tokens the model gets; one of replace, expand, swap and keep."""
 
     replace: int | None = None  # tokens of a new tokenizer, of the new languages and the source's, in place of the source's
     expand: int | None = None  # tokens of the new languages that are added to the source's, usually 500 to 5,000
+    swap: int | None = None  # tokens of the new languages in place of as many that the texts use least, under their ids
+    swap_scripts: tuple[str, ...] = ()  # of swap: only tokens of these scripts go, such as Han; by default of any
     keep: bool = False  # the source's tokens as they are
     tokenizer: str | None = None  # folder of a tokenizer that is there already, to replace the source's
     languages: tuple[str, ...] = ()  # whose texts a new tokenizer learns from; by default all

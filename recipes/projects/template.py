@@ -19,7 +19,7 @@ class Answers:
     Attributes:
         texts: code of a language -> files and folders.
         heldout: code -> file; of the others a share is held out.
-        vocabulary: `replace` or `expand` and the number of tokens, or `keep`.
+        vocabulary: `replace`, `expand` or `swap` and the number of tokens, or `keep`.
         processes: of a training.
         device: cpu or gpu.
         heldout_share: where no file is given.

@@ -64,4 +64,6 @@ def _tiny_options(options: str) -> str:
 
 def _tiny_vocabulary(given: Vocabulary) -> Vocabulary:
     size = TINY_VOCABULARY if given.replace or given.tokenizer else None
-    return replace(given, replace=size, tokenizer=None, expand=_NEW_TOKENS if given.expand else None)
+    return replace(
+        given, replace=size, tokenizer=None, expand=_NEW_TOKENS if given.expand else None, swap=_NEW_TOKENS if given.swap else None
+    )

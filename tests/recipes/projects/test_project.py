@@ -118,6 +118,13 @@ def test_what_a_comparison_finds_is_transferred(place: Path) -> None:
     assert words["compare"][words["compare"].index("--methods") + 1 :][:4] == ["mean", "merge", "align", "focus"]
 
 
+def test_a_swap_says_what_goes(place: Path) -> None:
+    content = usual(vocabulary={"swap": 9, "swap_scripts": ["Cyrillic"]}, transfer="mean")
+    words = commands(checked(expand_project(write(place, content))))["start_mean"]
+    assert words[words.index("--vocabulary") + 1 :][:5] == ["swap", "--new-tokens", "9", "--swap-script", "Cyrillic"]
+    assert "--text" in words and "--source-text" in words
+
+
 def test_the_recommended_method_gets_its_material_alone(tmp_path: Path) -> None:
     def taken(*more: str, method: str | None = "mean") -> Any:
         (tmp_path / "comparison.json").write_text(json.dumps({"recommendation": {"method": method}}))
@@ -184,7 +191,14 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     ),
     "an unknown cleaning": (usual(text={"clean": "strong"}), "text.clean is 'strong'; expected none, light, standard, web"),
     "two kinds": (usual(vocabulary={"expand": 5, "replace": 300}), "vocabulary.vocabulary has replace and expand; expected one of"),
-    "no kind": (usual(vocabulary={"a": {"kind": "bpe"}}), "vocabulary.a has none of its kinds; expected one of replace, expand, keep"),
+    "no kind": (
+        usual(vocabulary={"a": {"kind": "bpe"}}),
+        "vocabulary.a has none of its kinds; expected one of replace, expand, swap, keep",
+    ),
+    "scripts without a swap": (
+        usual(vocabulary={"a": {"expand": 5, "swap_scripts": ["Han"]}}),
+        "vocabulary.a.swap_scripts says what swap takes out",
+    ),
     "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data is called as a folder of the outputs"),
     "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.vocabulary.replace is -5; expected more than 0"),
     "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.vocabulary.tokenizer is tok, which does not exist"),
@@ -283,7 +297,7 @@ def test_init_writes_a_sound_file(place: Path, monkeypatch: pytest.MonkeyPatch, 
             "--language",
             "sl=no.txt",
         ): "b.yaml cannot run: languages.sl.texts names no.txt, which does not exist",
-        ("b.yaml", *words, "--vocabulary", "grow=3"): "--vocabulary is 'grow=3'; expected expand=N, replace=N or keep",
+        ("b.yaml", *words, "--vocabulary", "grow=3"): "--vocabulary is 'grow=3'; expected expand=N, swap=N, replace=N or keep",
         ("b.txt", *words): "the file b.txt is called as no YAML file",
     }.items():
         with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
