@@ -22,7 +22,7 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
     """
     if not path.is_file():
         raise ValueError(f"the file {path} does not exist; give the YAML file of a project or a pipeline")
-    content = parse_yaml(read_text(path), subject=f"the pipeline {path}", loader=literal_loader())
+    content = parse_yaml(read_text(path), subject=str(path), loader=literal_loader())
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no keys; expected those of a project (source, languages: `scion init` writes one) or of a pipeline")
     if any(key in content for key in _PROJECT_KEYS):

@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from common.door import ROOT
-from common.plain_files import literal_loader, parse_yaml, read_text
+from common.plain_files import literal_loader, parse_yaml, read_json, read_text
 from conversion.embeddings import METHODS
-from data_prep.reading.documents import SUFFIXES_IN_WORDS, is_text_file
+from conversion.families import family_of
+from data_prep.reading.corpora import text_files
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, is_text_file, read_documents
 from data_prep.reading.languages import is_language
 from data_prep.reading.sources import KNOWN_TABLE, table_rows
 from recipes.projects.schema import BEST, CLEANING, DEVICES, PROCEDURES, SIZES, TOKENIZER_KINDS, Project, Vocabulary
@@ -22,6 +25,7 @@ from recipes.rules.schema import build_from_mapping, raise_all
 SMOLLM2, TINY = "smollm2", "tiny"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
+_UNNAMED = "vocabulary"
 MATERIAL = {
     "helper": "--helper",
     "encoder": "--encoder",
@@ -46,6 +50,11 @@ _TAKEN = (
     "text",
 )
 _SEPARATORS = ("line", "blank-line", "file")
+_LOOKED_AT = 1000  # documents of a text: whether it can be read shows at its beginning
+_IN_A_PROJECT = {  # how what readers ask for is said here
+    "say with --document-separator": "say with text.separator",
+    "name the key of the text with --text-key": "expected the text under 'text'",
+}
 
 
 @dataclass(frozen=True)
@@ -127,9 +136,11 @@ def _in_full(content: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(vocabulary, Mapping):
         known = {field.name for field in fields(Vocabulary)}
         named = all(isinstance(given, Mapping) for given in vocabulary.values()) and not known & vocabulary.keys()
-        full["vocabulary"] = dict(vocabulary) if named else {"vocabulary": dict(vocabulary)}
+        full["vocabulary"] = dict(vocabulary) if named else {_UNNAMED: dict(vocabulary)}
     elif vocabulary is None:
-        full["vocabulary"] = {"vocabulary": {"expand": 2000}}
+        full["vocabulary"] = {_UNNAMED: {"expand": 2000}}
+    else:
+        raise ValueError(f"vocabulary is {vocabulary!r}; expected keep, or for example {{expand: 2000}}")
     return full
 
 
@@ -142,8 +153,7 @@ def _problems(loaded: LoadedProject) -> Iterator[str]:
     yield from _language_problems(loaded)
     yield from _vocabulary_problems(loaded)
     yield from _path_problems(loaded)
-    if ROOT.is_relative_to(loaded.work_dir):
-        yield f"machine.work_dir is {loaded.work_dir}, the checkout or what it lies in; give a folder of its own"
+    yield from _work_dir_problems(loaded)
 
 
 def _choice_problems(project: Project) -> Iterator[str]:
@@ -153,7 +163,7 @@ def _choice_problems(project: Project) -> Iterator[str]:
         ("training.procedure", project.training.procedure, PROCEDURES),
         ("machine.device", project.machine.device, DEVICES),
         ("size", project.size, SIZES),
-        *((f"vocabulary.{name}.kind", given.kind, TOKENIZER_KINDS) for name, given in project.vocabulary.items()),
+        *((f"{_vocabulary_key(name)}.kind", given.kind, TOKENIZER_KINDS) for name, given in project.vocabulary.items()),
     ]
     for key, value, known in choices:
         if value is not None and value not in known:
@@ -176,7 +186,7 @@ def _number_problems(project: Project) -> Iterator[str]:
         "machine.links": machine.links,
         **{f"languages.{code}.{key}": getattr(given, key) for code, given in project.languages.items() for key in ("share", "sentences")},
         **{
-            f"vocabulary.{name}.{key}": getattr(given, key)
+            f"{_vocabulary_key(name)}.{key}": getattr(given, key)
             for name, given in project.vocabulary.items()
             for key in ("replace", "expand", "swap")
         },
@@ -191,6 +201,22 @@ def _number_problems(project: Project) -> Iterator[str]:
     for code, language in project.languages.items():
         if not 0 < language.heldout_share < 0.5:
             yield f"languages.{code}.heldout_share is {language.heldout_share:g}; expected a share above 0 and below 0.5, such as 0.01"
+
+
+def _work_dir_problems(loaded: LoadedProject) -> Iterator[str]:
+    work_dir = loaded.work_dir
+    if ROOT.is_relative_to(work_dir):
+        yield f"machine.work_dir is {work_dir}, the checkout or what it lies in; give a folder of its own"
+    there = next(path for path in (work_dir, *work_dir.parents) if path.exists())
+    if not there.is_dir():
+        yield f"machine.work_dir is {work_dir}, but {there} is a file; give a folder of its own"
+    for code, language in loaded.project.languages.items() if loaded.project.size is None else ():
+        for written in language.texts:
+            if work_dir.is_relative_to(loaded.path(written)):
+                yield (
+                    f"machine.work_dir is {work_dir}, which lies in {written} of languages.{code}.texts, so that outputs would be read as text;"
+                    " give another folder"
+                )
 
 
 def _language_problems(loaded: LoadedProject) -> Iterator[str]:
@@ -225,7 +251,7 @@ def _language_problems(loaded: LoadedProject) -> Iterator[str]:
 def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
     project = loaded.project
     for name, given in project.vocabulary.items():
-        key = f"vocabulary.{name}"
+        key = _vocabulary_key(name)
         if not _NAME.fullmatch(name):
             yield f"{key} is no name; expected letters, digits, - and _"
         if name in _TAKEN:
@@ -241,10 +267,17 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
             yield f"{key}.methods says how new tokens are made, but keep adds none; leave it out"
         for method in given.methods:
             yield from _method_problems(project, f"{key}.methods", method)
+    if not project.transfer.methods and not all(given.keep or given.methods for given in project.vocabulary.values()):
+        yield "transfer.methods is empty; expected methods, such as mean, or best"
     for method in project.transfer.methods:
         yield from _method_problems(project, "transfer.methods", method)
     for method in project.transfer.candidates if _compares(project) else ():
         yield from _method_problems(project, "transfer.candidates", method, also=())
+
+
+def _vocabulary_key(name: str) -> str:
+    """As the file has it: one vocabulary alone has no name there."""
+    return "vocabulary" if name == _UNNAMED else f"vocabulary.{name}"
 
 
 def _compares(project: Project) -> bool:
@@ -266,12 +299,20 @@ def _method_problems(project: Project, key: str, method: str, also: Sequence[str
 def _path_problems(loaded: LoadedProject) -> Iterator[str]:
     project = loaded.project
     if project.size is None:  # in which nothing of these is read
+        seen: dict[Path, str] = {}
         for code, language in project.languages.items():
             for kind in ("texts", "heldout"):
                 for written in getattr(language, kind):
-                    yield from _text_problems(loaded, f"languages.{code}.{kind}", written)
+                    key, path = f"languages.{code}.{kind}", loaded.path(written)
+                    if path in seen:
+                        yield f"{key} names {written}, which {seen[path]} has already; give each text once"
+                    else:
+                        yield from _text_problems(loaded, key, written)
+                    seen.setdefault(path, key)
         for name, written in project.evaluation.texts.items():
             yield from _text_problems(loaded, f"evaluation.texts.{name}", written)
+        if (prompts := project.evaluation.prompts) is not None and loaded.path(prompts).is_file():
+            yield from _content_problems(loaded, "evaluation.prompts", loaded.path(prompts), "prompt")
         yield from _source_problems(loaded)
     options = project.transfer.options.split()
     material = [("transfer.options", path) for flag, path in zip(options, options[1:]) if flag in MATERIAL.values()]
@@ -280,7 +321,7 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
         ("text.corpora_dir", project.text.corpora_dir),
         ("evaluation.data", project.evaluation.data),
         ("evaluation.prompts", project.evaluation.prompts),
-        *((f"vocabulary.{name}.tokenizer", given.tokenizer) for name, given in project.vocabulary.items()),
+        *((f"{_vocabulary_key(name)}.tokenizer", given.tokenizer) for name, given in project.vocabulary.items()),
     ]
     for key, given in single:
         if given is not None and project.size is None and not loaded.path(given).exists():
@@ -300,6 +341,24 @@ def _text_problems(loaded: LoadedProject, key: str, written: str) -> Iterator[st
         yield f"{key} names {written}, which does not exist ({path})"
     elif path.is_file() and not is_text_file(path):
         yield f"{key} names {written}, which is of an unknown kind; expected a folder or a name ending in {SUFFIXES_IN_WORDS}"
+    else:
+        yield from _content_problems(loaded, key, path)
+
+
+def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str = "text") -> Iterator[str]:
+    """What keeps the beginning of a text from being read."""
+    separator = loaded.project.text.separator
+    try:
+        files = text_files([path])
+        documents = chain.from_iterable(read_documents(file, text_key=text_key, separator=separator) for file in files)
+        texts = [document.text.strip() for document in islice(documents, _LOOKED_AT)]
+        if not any(texts):
+            yield f"{key} names {path}, which has no text; give files with text, or leave it out"
+    except ValueError as error:
+        sentence = str(error)
+        for asked, here in _IN_A_PROJECT.items():
+            sentence = sentence.replace(asked, here)
+        yield f"{key}: {sentence}"
 
 
 def _source_problems(loaded: LoadedProject) -> Iterator[str]:
@@ -310,4 +369,12 @@ def _source_problems(loaded: LoadedProject) -> Iterator[str]:
         if not path.is_dir():
             yield f"source is {source}, which is no folder ({path}), no OWNER/NAME of the hub, no GGUF file, and neither smollm2 nor tiny"
         elif not (path / "config.json").is_file():
-            yield f"source is {source}, which has no config.json; expected a Hugging Face folder"
+            yield f"source is {source!r}, which has no config.json; expected a Hugging Face folder"
+        else:
+            try:
+                content = read_json(path / "config.json")
+                if not isinstance(content, dict):
+                    raise ValueError(f"{path}/config.json holds no JSON object; expected that of a Hugging Face folder")
+                family_of(str(content.get("model_type", "")), source=str(path))
+            except ValueError as error:
+                yield f"source: {error}"

@@ -31,10 +31,14 @@ VECTORS = "transfer.options=--vectors {}"
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a model's folder and texts."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    for name in ("sl.txt", "en.txt", "held.txt", "a.pdf"):
-        (tmp_path / name).write_text("Prvi stavek.\nDrugi stavek.\n", encoding="utf-8")
+    for folder, config in (("model", {"model_type": "llama"}), ("zebra", {"model_type": "zebra"}), ("damaged", [])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps(config))
+    (tmp_path / "texts").mkdir()
+    texts = dict.fromkeys(("sl.txt", "en.txt", "held.txt", "a.pdf", "texts/sl.txt"), "Prvi stavek.\nDrugi stavek.\n")
+    texts |= {"empty.txt": "", "body.jsonl": '{"body": "Prvi."}\n', "long.txt": "Prvi.\n\nDrugi.\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -173,9 +177,20 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "a section that is none": (usual(machine=3), "machine is 3; expected a section with work_dir"),
     "no such source": (usual(source="modle/x/y"), "source is modle/x/y, which is no folder"),
     "a source without a config": (usual(source="."), "which has no config.json; expected a Hugging Face folder"),
+    "a source of another kind": (usual(source="zebra"), "is of the model type zebra, which is not covered; known are opt"),
+    "a damaged source": (usual(source="damaged"), "damaged/config.json holds no JSON object"),
     "no such GGUF": (usual(source="m.gguf"), "source is m.gguf, which does not exist"),
     "no such text": (usual(languages={"sl": "no.txt", "en": "en.txt"}), "languages.sl.texts names no.txt, which does not exist"),
     "a text of another kind": (usual(languages={"sl": "a.pdf"}), "languages.sl.texts names a.pdf, which is of an unknown kind"),
+    "an empty text": (usual(languages={"sl": "empty.txt"}), "empty.txt, which has no text; give files with text"),
+    "a folder without text": (usual(languages={"sl": "model"}), "has no text file, only 1 x .json; expected names ending in"),
+    "a text under another key": (usual(languages={"sl": "body.jsonl"}), "has no key 'text', only 'body'; expected the text under 'text'"),
+    "paragraphs in a text": (usual(languages={"sl": "long.txt"}), "say with text.separator what ends one (line, blank-line, file)"),
+    "a text that is held out": (
+        usual(languages={"sl": {"texts": "sl.txt", "heldout": "sl.txt"}}),
+        "languages.sl.heldout names sl.txt, which languages.sl.texts has already",
+    ),
+    "a text of two languages": (usual(languages={"sl": "sl.txt", "en": "sl.txt"}), "en.texts names sl.txt, which languages.sl.texts has"),
     "no such held-out text": (usual(languages={"sl": {"texts": "sl.txt", "heldout": "h.txt"}}), "languages.sl.heldout names h.txt"),
     "two held-out texts": (
         usual(languages={"sl": {"texts": "sl.txt", "heldout": ["held.txt", "en.txt"]}}),
@@ -190,7 +205,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
         "languages.sl.heldout_share is 1; expected a share above 0 and below 0.5",
     ),
     "an unknown cleaning": (usual(text={"clean": "strong"}), "text.clean is 'strong'; expected none, light, standard, web"),
-    "two kinds": (usual(vocabulary={"expand": 5, "replace": 300}), "vocabulary.vocabulary has replace and expand; expected one of"),
+    "two kinds": (usual(vocabulary={"expand": 5, "replace": 300}), "vocabulary has replace and expand; expected one of"),
     "no kind": (
         usual(vocabulary={"a": {"kind": "bpe"}}),
         "vocabulary.a has none of its kinds; expected one of replace, expand, swap, keep",
@@ -200,13 +215,15 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
         "vocabulary.a.swap_scripts says what swap takes out",
     ),
     "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data is called as a folder of the outputs"),
-    "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.vocabulary.replace is -5; expected more than 0"),
-    "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.vocabulary.tokenizer is tok, which does not exist"),
+    "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.replace is -5; expected more than 0"),
+    "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.tokenizer is tok, which does not exist"),
+    "a word for a vocabulary": (usual(vocabulary="expand"), "vocabulary is 'expand'; expected keep, or for example {expand: 2000}"),
     "a kept vocabulary with methods": (
         usual(vocabulary={"keep": True, "methods": "mean"}),
         "says how new tokens are made, but keep adds none",
     ),
     "an unknown method": (usual(transfer="focsu"), "transfer.methods names focsu; did you mean focus?"),
+    "no method": (usual(transfer=[]), "transfer.methods is empty; expected methods, such as mean, or best"),
     "a method without its material": (
         usual(transfer="sava"),
         "transfer.methods names sava, which needs --helper; give it in transfer.options",
@@ -219,9 +236,12 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an unknown override": (usual(training={"overrides": "schedule.max_step=3"}), "unknown key schedule.max_step"),
     "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl is called as a language"),
     "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
+    "prompts that are none": (usual(evaluation={"prompts": "body.jsonl"}), "evaluation.prompts: "),
     "an unknown device": (usual(machine={"device": "tpu"}), "machine.device is 'tpu'; expected cpu, gpu"),
     "no process": (usual(machine={"processes": 0}), "machine.processes is 0; expected more than 0"),
     "the checkout as its output": (usual(machine={"work_dir": str(ROOT)}), "machine.work_dir is"),
+    "a file as its output": (usual(machine={"work_dir": "sl.txt/out"}), "sl.txt is a file; give a folder of its own"),
+    "outputs among the texts": (usual(languages={"sl": "texts"}, machine={"work_dir": "texts/out"}), "outputs would be read as text"),
     "braces in a path": (usual(machine={"work_dir": "a{b}"}), "has braces, which a pipeline takes for a reference"),
     "a name that is none": (usual(name="a b"), "name is 'a b'; expected letters, digits"),
 }

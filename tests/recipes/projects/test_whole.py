@@ -22,7 +22,7 @@ def test_what_is_held_out_is_in_no_text_that_is_trained_on(tmp_path: Path) -> No
     # Half of what is held out stands a second time, with a beginning of its own, where training would find it.
     (tmp_path / "sl.txt").write_text("\n".join([*lines, *(f"Ponovljeno besedilo: {line}" for line in lines)]) + "\n", encoding="utf-8")
     train_tokenizer.main(["--input", str(tmp_path / "sl.txt"), "--vocab-size", "400", "--output", str(tmp_path / "model")])
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
     project = tmp_path / "slovene.yaml"
     project.write_text("source: model\nlanguages:\n  sl: {texts: sl.txt, heldout_share: 0.1}\n", encoding="utf-8")
     assert run.main([str(project), "--until", "text_sl"]) == 0
