@@ -46,7 +46,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     problems: list[str] = []
     checkpoint_dir = Path(recipe.model.checkpoint)
     if not recipe.model.checkpoint:
-        problems.append("model.checkpoint is missing; give it in the recipe or as model.checkpoint=VALUE")
+        problems.append("model.checkpoint is missing; give it in the file or as model.checkpoint=VALUE")
     if not recipe.data.train:
         problems.append("data.train names no data set; give outputs of data_prep.to_megatron in the recipe or as data.train=[VALUE,...]")
     checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir) if recipe.model.checkpoint else None

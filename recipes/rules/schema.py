@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -197,6 +198,7 @@ METHODS = ("uniform", "block")  # of recomputation
 # Parts of a layer, in Megatron's words. Its "layernorm" fails without TransformerEngine, and with it there is none apart from linear layers.
 MODULES = ("core_attn", "mlp")
 Built = typing.TypeVar("Built")
+_NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]*)?(e[-+]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
 def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
@@ -249,10 +251,21 @@ def _build(kind: type, content: Any, path: str, problems: list[str]) -> Any:
         if name in content and content[name] != "???":
             values[name] = _value(hints[name], content[name], f"{path}{name}", problems)
         elif known_field.default is MISSING and known_field.default_factory is MISSING:
-            problems.append(f"{path}{name} is missing; give it in the recipe or as {path}{name}=VALUE")
+            problems.append(f"{path}{name} is missing; give it in the file or as {path}{name}=VALUE")
     if problems:
         return None
     return kind(**values)
+
+
+def _number(kind: type, value: Any) -> int | float | None:
+    """A number also as people write it, which YAML takes for text: 20_000, 1e-4, and 2e6 for a whole one."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value) if value.lstrip("+-").replace("_", "").isdigit() else float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind is float:
+        return float(value)
+    return int(value) if value == value // 1 else None
 
 
 def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
@@ -274,11 +287,11 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
             value = [value]
         if isinstance(value, list):
             return tuple(_value(item, element, f"{path}[{i}]", problems) for i, element in enumerate(value))
-    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    elif kind in (int, float) and (number := _number(kind, value)) is not None:
+        return number
     elif kind is str and isinstance(value, int) and not isinstance(value, bool):  # a text that YAML took for true or false is lost
         return str(value)
-    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+    elif isinstance(value, kind) and kind not in (int, float):
         return value
     name = {tuple: "list", dict: "section"}.get(typing.get_origin(kind), getattr(kind, "__name__", str(kind)))
     problems.append(f"{path} is {value!r}; expected {name}")

@@ -250,7 +250,7 @@ def test_contradictions_are_refused_in_a_sentence(name: str) -> None:
 
 def test_a_section_that_is_not_whole_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"schedule\.ramp_up\.samples is missing; give it in the recipe or as schedule\.ramp_up\.samples=VALUE"
+        ValueError, match=r"schedule\.ramp_up\.samples is missing; give it in the file or as schedule\.ramp_up\.samples=VALUE"
     ):
         compose_recipe("demo_adapt", [*PLAIN, *RAMP[:2]])
 

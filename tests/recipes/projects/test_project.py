@@ -174,6 +174,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an unknown key": (usual(vocabluary={"expand": 5}), "unknown key vocabluary; the nearest known key is vocabulary"),
     "an unknown key inside": (usual(training={"step": 5}), "unknown key training.step; the nearest known key is training.steps"),
     "a wrong type": (usual(training={"steps": "many"}), "training.steps is 'many'; expected int"),
+    "a part of a step": (usual(training={"steps": 1.5}), "training.steps is 1.5; expected int"),
     "a section that is none": (usual(machine=3), "machine is 3; expected a section with work_dir"),
     "no such source": (usual(source="modle/x/y"), "source is modle/x/y, which is no folder"),
     "a source without a config": (usual(source="."), "which has no config.json; expected a Hugging Face folder"),
@@ -267,6 +268,12 @@ def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(place.parent)
     loaded = load_project(write(place, usual()), ["machine.work_dir=out", "training.steps=7", "transfer=[mean]"])
     assert (loaded.work_dir, loaded.project.training.steps, loaded.project.transfer.methods) == (place.parent / "out", 7, ("mean",))
+    for written, training in {
+        "training.tokens=20_000": {"tokens": 20_000},
+        "training={steps: 2e3, replay: 1e-1}": {"steps": 2000, "replay": 0.1},
+    }.items():
+        found = load_project(place / "slovene.yaml", [written]).project.training
+        assert {key: getattr(found, key) for key in training} == training
     for override, sentence in {
         "steps": "not of the form key=value",
         "source.x=1": "sets a key within source, which the file gives as",

@@ -135,13 +135,13 @@ def test_missing_and_mistyped_values_are_named() -> None:
     assert str(error.value) == (
         "the recipe cannot run, 2 problems:\n"
         "  - schedule.max_steps is 'many'; expected int\n"
-        "  - run.checkpoint_every_steps is missing; give it in the recipe or as run.checkpoint_every_steps=VALUE"
+        "  - run.checkpoint_every_steps is missing; give it in the file or as run.checkpoint_every_steps=VALUE"
     )
     with pytest.raises(ValueError) as error:
         read_inputs(compose_recipe("demo_adapt"))
     assert str(error.value) == (
         "recipe demo_adapt cannot run, 2 problems:\n"
-        "  - model.checkpoint is missing; give it in the recipe or as model.checkpoint=VALUE\n"
+        "  - model.checkpoint is missing; give it in the file or as model.checkpoint=VALUE\n"
         "  - data.train names no data set; give outputs of data_prep.to_megatron in the recipe or as data.train=[VALUE,...]"
     )
 
