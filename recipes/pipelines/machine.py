@@ -80,7 +80,8 @@ def _problems(pipeline: Pipeline, task: Task, machine: Machine) -> Iterator[str]
         )
     if need.gpus > len(machine.gpus):
         key = _device_key(recipe) if recipe is not None else f"resources.{stage.resources}.gpus"
-        yield f"it asks for {need.gpus} GPUs, and this machine has {len(machine.gpus)}; lower {key}, or run it elsewhere with --on"
+        here = f"{len(machine.gpus)}; lower {key}" if machine.gpus else f"none; set machine.device of the project to cpu, or {key} to 0"
+        yield f"it asks for {need.gpus} GPUs, and this machine has {here}, or run it elsewhere with --on"
     if recipe is not None and recipe.parallel.num_nodes > 1:
         yield f"its recipe asks for {recipe.parallel.num_nodes} nodes; set parallel.num_nodes=1, or run it elsewhere with --on"
 

@@ -174,6 +174,12 @@ def test_a_run_that_is_ended_or_killed_goes_on_and_ends_the_same(tmp_path: Path)
             "stage a: it asks for 2 GPUs, and this machine has 1; lower resources.cpu.gpus, or run it elsewhere",
         ),
         (
+            {},
+            {"gpus": 1},
+            {},
+            "stage a: it asks for 1 GPUs, and this machine has none; set machine.device of the project to cpu, or resources.cpu.gpus to 0, or run",
+        ),
+        (
             {"overrides": ""},
             {},
             {"gpus": ("0",)},
