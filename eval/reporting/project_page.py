@@ -156,7 +156,7 @@ def _state(task: Task, record: Record | None, states: Mapping[Task, str]) -> str
 
 def _stage_row(task: Task, record: Record | None, states: Mapping[Task, str]) -> list[str]:
     state = _state(task, record, states)
-    told = f"{state}: {record.message}, see {record.log}" if state == "failed" and record is not None else state
+    told = f"{state} {record.message.removeprefix('failed ')}, see {record.log}" if state == "failed" and record is not None else state
     return [task.name, told, "" if record is None or record.seconds is None else duration(record.seconds)]
 
 
@@ -193,7 +193,7 @@ def _amounts(one: Made) -> list[tuple[str, list[str]]]:
     elif one.module == "data_prep.mixture":
         for count in facts["corpora"]:
             train, held_out, left_out = (count[side]["documents"] for side in ("train", "validation", "left_out"))
-            rows.append((count["name"], [f"{train + held_out + left_out:,}", f"{train:,}", f"{held_out:,} are held out"]))
+            rows.append((count["name"], [f"{train + held_out + left_out:,}", f"{train:,}", f"{held_out:,} held out"]))
     elif one.module == "data_prep.to_megatron":
         rows.append(("", [f"{facts['num_documents']:,}", f"{facts['num_tokens']:,} tokens", ""]))
     return rows

@@ -193,7 +193,7 @@ class LocalRun:
                 what = f"left an output that cannot be used: {problem}"
             if what is not None:
                 self.failures[task] = what
-                screen.note(task, "failed", what)
+                screen.note(task, "failed", what.removeprefix("failed "))
                 continue
             screen.note(task, "done", f"{seconds:.1f} s")
             remove_unneeded(pipeline, among=needs_of(pipeline, task))

@@ -75,7 +75,8 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
         torchrun(["--standalone", f"--nproc-per-node={processes}", f"--signals-to-handle={agents_own}", "--module", module, *arguments])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
+        killed = ", killed as where memory runs out" if failure.exitcode == -signal.SIGKILL else ""
+        print(f"error: rank {rank} ended with exit code {failure.exitcode}{killed}; its messages are above", file=sys.stderr)
         own = (command.IN_USE, command.LOST, command.HUNG, command.DAMAGED, command.TRY_AGAIN)
         return failure.exitcode if failure.exitcode in own else command.WRONG
     return command.DONE

@@ -61,4 +61,4 @@ def test_what_is_there_is_shown_and_nothing_else(tmp_path: Path) -> None:
 def test_a_failure_is_told_with_its_log(tmp_path: Path) -> None:
     pipeline = _pipeline(tmp_path)
     write_record(pipeline, _task(pipeline, "clean"), Record((), False, "failed with exit code 2: no text", "logs/clean.log", 1.0))
-    assert "failed: failed with exit code 2: no text, see logs/clean.log" in project_page(pipeline, {})
+    assert "failed with exit code 2: no text, see logs/clean.log" in project_page(pipeline, {})
