@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 STAGE = "conversion.merge"
 VALUES, DELTAS = ("linear", "slerp"), ("task-arithmetic", "ties", "dare-linear", "dare-ties")
 DTYPES = ("float32", "float16", "bfloat16")
+_ONLY_OF = {"density": DELTAS[1:], "place": ("slerp",), "seed": DELTAS[2:]}  # options and the methods that they are of
 
 
 @dataclass(frozen=True)
@@ -332,11 +333,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--method", choices=(*VALUES, *DELTAS), help="how (default with --add: task-arithmetic)")
     parser.add_argument("--base", type=Path, metavar="DIR", help="model that differences are taken to")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="model that differences are added to (default: --base)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="model that differences are added to (default, but not of --add: --base)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="YAML: name of a model -> pattern of tensor names -> weight")
-    parser.add_argument("--density", type=float, default=0.5, metavar="SHARE", help="of each difference that is kept (default: 0.5)")
-    parser.add_argument("--place", type=float, default=0.5, metavar="T", help="of slerp: 0 the first model, 1 the second (default: 0.5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what dare draws (default: 0)")
+    parser.add_argument("--density", type=float, metavar="SHARE", help="of each difference that is kept (default: 0.5)")
+    parser.add_argument("--place", type=float, metavar="T", help="of slerp: 0 the first model, 1 the second (default: 0.5)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of what dare draws (default: 0)")
     parser.add_argument("--missing-rows", choices=("keep", "pieces"), default="keep", help="of tokens that a model lacks (default: keep)")
     parser.add_argument("--record", type=Path, metavar="DIR", help="output of conversion.transfer that made the vocabulary of --to")
     parser.add_argument("--chat-from", metavar="NAME", help="model whose special tokens and chat template the result has")
@@ -393,6 +394,9 @@ def _work(arguments: argparse.Namespace) -> Merge:
         raise ValueError(f"--method {method} takes no differences, so that --base and --to mean nothing; leave them out")
     if arguments.add and arguments.to is None:
         raise ValueError("--add takes a model to which the difference is added; name it with --to")
+    for option, methods in _ONLY_OF.items():
+        if getattr(arguments, option) is not None and method not in methods:
+            raise ValueError(f"--{option} is of --method {' and '.join(methods)}, and means nothing with {method}; leave it out")
     listed = [_weighted(text, arguments.base) for text in arguments.models or arguments.add]
     folders = {name: folder for name, folder, _ in listed}
     if len(folders) < len(listed):
@@ -413,9 +417,9 @@ def _work(arguments: argparse.Namespace) -> Merge:
             method,
             tuple(weight for _, _, weight in listed),
             _patterns(arguments.weights),
-            density=arguments.density,
-            place=arguments.place,
-            seed=arguments.seed,
+            density=0.5 if arguments.density is None else arguments.density,
+            place=0.5 if arguments.place is None else arguments.place,
+            seed=arguments.seed or 0,
         ),
         target,
         base,

@@ -88,7 +88,8 @@ def test_every_method_is_its_formula(models: dict[str, Path], tmp_path: Path, mo
         "dare-ties": lambda n: _ties(base[n], [chat[n], maths[n]], [0.7, 0.5], 1.0),
     }
     for method, formula in expected.items():
-        more = [] if method in ("linear", "slerp") else ["--base", models["base"], "--density", "1" if "dare" in method else "0.4"]
+        more = [] if method in ("linear", "slerp") else ["--base", models["base"]]
+        more += ["--density", "1" if "dare" in method else "0.4"] if method.startswith(("ties", "dare")) else []
         found = merged(tmp_path / method, "--method", method, *two, *more, *(["--place", "0.3"] if method == "slerp" else []))
         for name in base:
             if method != "dare-ties":  # which adds what agrees, and takes no mean
@@ -168,6 +169,7 @@ def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Pat
         "goes from one model to another; there are 1": ["--method", "slerp", "--models", chat],
         "--place is 2": ["--method", "slerp", "--models", chat, maths, "--place", "2"],
         "--density is 0": ["--method", "ties", "--base", base, "--models", chat, "--density", "0"],
+        "--density is of --method ties and .*, and means nothing with linear": ["--method", "linear", "--models", chat, "--density", "0.2"],
         "so there is no mean": ["--method", "linear", "--models", f"{chat}:1", f"{maths}:-1"],
         "fits no tensor": ["--method", "linear", "--models", chat, maths, "--weights", tmp_path / "w.yaml"],
         "have one name": ["--method", "linear", "--models", chat, chat],
@@ -206,7 +208,7 @@ def test_as_mergekit(models: dict[str, Path], tmp_path: Path) -> None:
             {"model": str(models[name]), "parameters": {"weight": w, **parameters}} for name, w in (("chat", 0.7), ("mathematics", 0.5))
         ]
         config = {"merge_method": theirs, "models": listed, "dtype": "float32"}
-        more: list[str | Path] = ["--base", models["base"], "--density", str(density)]
+        more: list[str | Path] = ["--base", models["base"], *(["--density", str(density)] if parameters else [])]
         if method == "slerp":
             config |= {"base_model": str(models["chat"]), "models": [{"model": str(models["mathematics"])}], "parameters": {"t": 0.3}}
             more = ["--place", "0.3"]
