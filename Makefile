@@ -63,12 +63,10 @@ setup: $(READY)
 
 demo: $(READY)
 	@if $(RUN) -m recipes.projects.fetch --model smollm2; then project=demo; else project=demo_tiny; fi; \
-	 $(RUN) -m recipes.run recipes/projects/$$project.yaml machine.work_dir=$(OUTPUT); \
-	 echo "The page to open: $(OUTPUT)/report/learning_curves.html"
+	 $(RUN) -m recipes.run recipes/projects/$$project.yaml machine.work_dir=$(OUTPUT)
 
 demo-tiny: $(READY)
 	@$(RUN) -m recipes.run recipes/projects/demo_tiny.yaml machine.work_dir=$(TINY_OUTPUT)
-	@echo "The page to open: $(TINY_OUTPUT)/report/learning_curves.html"
 
 test-vllm:
 	@$(PYTHON) -m venv $(VLLM_VENV)
