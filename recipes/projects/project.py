@@ -99,6 +99,10 @@ def load_project(path: Path, overrides: Sequence[str] = ()) -> LoadedProject:
     content = parse_yaml(read_text(path), subject=subject, loader=literal_loader())
     if not isinstance(content, dict):
         raise ValueError(f"{subject} holds no keys; expected at least source and languages, as `scion init` writes them")
+    given = {override.partition("=")[0] for override in overrides}
+    for key, other in (("steps", "tokens"), ("tokens", "steps")):  # the budget of the command line in place of the file's
+        if f"training.{key}" in given and isinstance(training := content.get("training"), dict):
+            training.pop(other, None)
     for override in overrides:
         _set(content, override)
     project = build_from_mapping(Project, {"name": path.stem, **_in_full(content)}, subject=subject)

@@ -266,7 +266,7 @@ def test_all_that_is_wrong_is_said_at_once(place: Path) -> None:
 
 def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.parent)
-    loaded = load_project(write(place, usual()), ["machine.work_dir=out", "training.steps=7", "transfer=[mean]"])
+    loaded = load_project(write(place, usual(training={"tokens": 5000})), ["machine.work_dir=out", "training.steps=7", "transfer=[mean]"])
     assert (loaded.work_dir, loaded.project.training.steps, loaded.project.transfer.methods) == (place.parent / "out", 7, ("mean",))
     for written, training in {
         "training.tokens=20_000": {"tokens": 20_000},
@@ -276,6 +276,7 @@ def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPat
         assert {key: getattr(found, key) for key in training} == training
     for override, sentence in {
         "steps": "not of the form key=value",
+        "training={steps: 7, tokens: 5}": "both say how long to train",
         "source.x=1": "sets a key within source, which the file gives as",
     }.items():
         with pytest.raises(ValueError, match=sentence):
