@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def project_text(answers: Answers) -> str:
 
     lines = [
         "# `scion run` runs it, `scion explain KEY` says what may be given besides.",
-        line("", "source", answers.source, 0),
+        line("", "source", _quoted(answers.source), 0),
         "languages:",
     ]
     for code, texts in answers.texts.items():
@@ -75,7 +76,8 @@ def project_text(answers: Answers) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text if text and not set(text) & set(" #,:[]{}&*!|>'\"%@`") else f'"{text}"'
+    plain = text and not set(text) & set(" #,:[]{}&*!|>'\"%@`\\") and text not in ("null", "true", "false", "~", "-")
+    return text if plain else json.dumps(text, ensure_ascii=False)  # as YAML quotes
 
 
 _RECIPE: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (

@@ -346,7 +346,8 @@ def test_the_batch_can_be_dealt_out_to_all_gpus_that_init_finds(processes: int, 
 
 def test_init_asks_on_a_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    answers = iter(["", "model", "sl=sl.txt", "en.txt"])
+    (place / "model").rename(place / 'a "model" #1')
+    answers = iter(["", 'a "model" #1', "sl=sl.txt", "en.txt"])
     monkeypatch.setattr("builtins.input", lambda question: next(answers))
     monkeypatch.setattr("recipes.init._is_asked", lambda: True)
     assert init.main([]) == 0
