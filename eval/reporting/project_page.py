@@ -35,6 +35,7 @@ from recipes.runs.run_metrics import cost_until, read_metrics
 
 _REFRESH_SECONDS = 20  # by the browser, while there is something to come
 _MOST_PROMPTS = 6
+_SOURCE_ROWS = (None, "copy")  # method of a model with the source's own vocabulary
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -169,7 +170,7 @@ def _text(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
     rows = [[_name(one), corpus, *row] for one in made for corpus, row in _amounts(one)]
     if not rows:
         return None
-    header = ["stage", "corpus", "documents read", "kept", "removed most often for"]
+    header = ["stage", "corpus", "documents read", "kept", "removed most often for; notes"]
     of_text = [one for one in made if one.module.startswith("data_prep.")]
     links = _links(of_text, pipeline, ("report.md", "report.html"))
     return Section("Text", tables=[("what became of the text", (header, rows))], links=links)
@@ -195,7 +196,7 @@ def _amounts(one: Made) -> list[tuple[str, list[str]]]:
             train, held_out, left_out = (count[side]["documents"] for side in ("train", "validation", "left_out"))
             rows.append((count["name"], [f"{train + held_out + left_out:,}", f"{train:,}", f"{held_out:,} held out"]))
     elif one.module == "data_prep.to_megatron":
-        rows.append(("", [f"{facts['num_documents']:,}", f"{facts['num_tokens']:,} tokens", ""]))
+        rows.append(("", [f"{facts['num_documents']:,}", f"{facts['num_documents']:,}", f"{facts['num_tokens']:,} tokens"]))
     return rows
 
 
@@ -283,8 +284,8 @@ def _order(run: Run, text: str) -> float:
 
 def _bits_row(run: Run, texts: Sequence[str]) -> list[str]:
     start = run.checkpoints[0] if run.checkpoints[0].step == 0 and len(run.checkpoints) > 1 else None
-    name = run.last.name
-    row = [name if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
+    name, told = run.last.name, " (LAPT)" if run.last.content["facts"].get("method") in _SOURCE_ROWS else ""
+    row = [f"{name}{told}" if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
     for text in texts:
         line = Line(text, "bits_per_byte", True, True)
         before, now = line.score(start) if start else None, line.score(run.last)
@@ -315,7 +316,7 @@ def _costs(pipeline: Pipeline, trainings: Mapping[str, tuple[Task, Path]]) -> Se
     if not rows and not seconds:
         return None
     about = [f"All stages that have run took {duration(sum(seconds))} together."] if seconds else []
-    header = ["training", "steps", "hours", "device hours", "kWh"]
+    header = ["training", "steps", "time", "device hours", "kWh"]
     tables = [("cost of trainings", (header, rows))] if rows else []
     if any(row[-1] != "–" for row in rows):
         about.append("Energy: of the GPUs at their design power, without hosts, network and cooling.")
@@ -328,12 +329,12 @@ def _cost_row(pipeline: Pipeline, name: str, task: Task, folder: Path) -> list[s
         return None
     cost, gpu = cost_until(folder, max(steps)), recipe_of(pipeline, task).parallel.gpu
     energy = "–" if gpu is None else f"{costs.energy_kwh(cost.device_hours, find_gpu(gpu).watts):,.2f}"
-    return [name, f"{cost.step:,}", f"{cost.hours:,.2f}", f"{cost.device_hours:,.2f}", energy]
+    return [name, f"{cost.step:,}", duration(3600 * cost.hours), f"{cost.device_hours:,.2f}", energy]
 
 
 def _onward(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
     """Of the newest export of what was grafted, the commands that take it further."""
-    grafted = [one for one in made if one.module == "conversion.nemo_to_hf" and one.facts.get("method") is not None]
+    grafted = [one for one in made if one.module == "conversion.nemo_to_hf" and one.facts.get("method") not in _SOURCE_ROWS]
     if not grafted:
         return None
     newest = max(grafted, key=lambda one: int(one.facts.get("step", 0)))
