@@ -35,7 +35,7 @@ from recipes.runs.run_metrics import cost_until, read_metrics
 
 _REFRESH_SECONDS = 20  # by the browser, while there is something to come
 _MOST_PROMPTS = 6
-_SOURCE_ROWS = (None, "copy")  # method of a model with the source's own vocabulary
+_KEPT = "copy"  # method of a transfer that leaves the source's vocabulary as it is
 Table = tuple[list[str], list[list[str]]]
 
 
@@ -284,7 +284,7 @@ def _order(run: Run, text: str) -> float:
 
 def _bits_row(run: Run, texts: Sequence[str]) -> list[str]:
     start = run.checkpoints[0] if run.checkpoints[0].step == 0 and len(run.checkpoints) > 1 else None
-    name, told = run.last.name, " (LAPT)" if run.last.content["facts"].get("method") in _SOURCE_ROWS else ""
+    name, told = run.last.name, " (LAPT)" if run.last.content["facts"].get("method") == _KEPT else ""
     row = [f"{name}{told}" if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
     for text in texts:
         line = Line(text, "bits_per_byte", True, True)
@@ -334,10 +334,10 @@ def _cost_row(pipeline: Pipeline, name: str, task: Task, folder: Path) -> list[s
 
 def _onward(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
     """Of the newest export of what was grafted, the commands that take it further."""
-    grafted = [one for one in made if one.module == "conversion.nemo_to_hf" and one.facts.get("method") not in _SOURCE_ROWS]
+    grafted = [one for one in made if one.module == "conversion.nemo_to_hf" and one.facts.get("method") not in (None, _KEPT)]
     if not grafted:
         return None
-    newest = max(grafted, key=lambda one: int(one.facts.get("step", 0)))
+    newest = max(reversed(grafted), key=lambda one: int(one.facts.get("step", 0)))
     folder = shlex.quote(str(newest.output))
     commands = [
         f"python -m conversion.inspect {folder}",
