@@ -24,6 +24,11 @@ def show(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def duration(seconds: float) -> str:
+    """In the unit in which it is a small number."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 _numbers = itertools.count()
 _shown: weakref.WeakValueDictionary[int, Progress | SharedProgress] = weakref.WeakValueDictionary()
 _counted: dict[int, int] = {}

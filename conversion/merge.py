@@ -212,7 +212,7 @@ def _blocks(work: Merge, mapped: Mapping[Model, Mapped], name: str, of_tokens: b
             is_taken = chat[0][first:last]
             if is_taken.any():
                 block[is_taken] = chat[1](first, last)[is_taken]
-        yield block.view(-1, *shape[1:]).view(shape if not shape else block.shape).to(dtype)
+        yield (block if shape else block.view(())).to(dtype)
 
 
 def _filled(rows: Rows, start: Rows, mapped: Mapped, of_tokens: bool) -> Rows:

@@ -25,7 +25,6 @@ from conversion.merging.arithmetic import Rows
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
 
 KEEP, PIECES = "keep", "pieces"
-MISSING_ROWS = (KEEP, PIECES)
 # What may differ between models that are merged: names, versions, vocabularies and lengths, not what the tensors mean.
 _MAY_DIFFER = {
     "_name_or_path", "transformers_version", "torch_dtype", "dtype", "vocab_size", "tie_word_embeddings", "use_cache", "bos_token_id",

@@ -17,6 +17,7 @@ from typing import Any
 from common.artifacts import read_manifest
 from common.pages import rendered
 from common.plain_files import read_json
+from common.progress import duration
 from eval.reporting.charts import NUM_COLOURS, Point, Series, curve_panel
 from eval.reporting.continuations import PROMPTS_NAME, read_continuations
 from eval.reporting.exports import scores_rows
@@ -159,11 +160,6 @@ def _stage_row(task: Task, record: Record | None, states: Mapping[Task, str]) ->
     state = _state(task, record, states)
     told = f"{state} {record.message.removeprefix('failed ')}, see {record.log}" if state == "failed" and record is not None else state
     return [task.name, told, "" if record is None or record.seconds is None else duration(record.seconds)]
-
-
-def duration(seconds: float) -> str:
-    """In the unit in which it is a small number."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _text(made: Sequence[Made], pipeline: Pipeline) -> Section | None:

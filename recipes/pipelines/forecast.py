@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.progress import duration
 from common.tables import markdown_table
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
@@ -118,7 +119,7 @@ def _cells(forecasts: Sequence[Forecast], *, total: bool = False) -> list[str]:
     memory = [forecast.memory_gib for forecast in forecasts if forecast.memory_gib is not None]
     most = [f"{max(memory):.1f} GiB"] if memory else ["unknown"]
     sums = []
-    for values, shown in (([f.seconds for f in forecasts], _time), ([f.disk for f in forecasts], _size)):
+    for values, shown in (([f.seconds for f in forecasts], duration), ([f.disk for f in forecasts], _size)):
         known = [value for value in values if value is not None]
         unknown = len(known) < len(values)
         sums.append("unknown" if not known else f"{'at least ' if unknown else ''}{shown(sum(known))}")
@@ -189,9 +190,3 @@ def _smaller(pipeline: Pipeline, task: Task) -> str:
 
 def _size(value: float) -> str:
     return f"{value / _MB:.0f} MB" if value < _GB else f"{value / _GB:.1f} GB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -109,10 +109,10 @@ class LocalRun:
             self._wants = {task: need_of(pipeline, task, self.machine) for task in self._waiting}
             try:
                 while (self._waiting or self._running) and not self._signal:
-                    self._start_what_fits(lock, screen)
-                    time.sleep(_POLL_SECONDS)
                     self._collect(screen)
+                    self._start_what_fits(lock, screen)  # before the page is made anew, which may take seconds
                     screen.draw()
+                    time.sleep(_POLL_SECONDS)
             finally:
                 self._end_all()
         if self._signal:

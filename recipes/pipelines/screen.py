@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from common.progress import duration
 from recipes.pipelines.file import Pipeline, Task, output_of
 from recipes.pipelines.live_page import write_live_page
 from recipes.runs.run_dir import METRICS_NAME
@@ -79,8 +80,8 @@ class Screen:
         done = f" {list(states.values()).count('done')}/{len(states)}" if len(states) > 1 else ""
         seconds = sum(self._took.get(task, 0.0) for task in states) + sum(time.monotonic() - self._began[task] for task in runs)
         left = [value for task in runs if (value := self._seconds_left(task)) is not None]
-        time_left = f"  {_duration(max(left))} left" if left else ""
-        return f"{stage:<24} {state + done:<16}{_duration(seconds) if seconds else '':>9}{time_left}"
+        time_left = f"  {duration(max(left))} left" if left else ""
+        return f"{stage:<24} {state + done:<16}{duration(seconds) if seconds else '':>9}{time_left}"
 
     def _seconds_left(self, task: Task) -> float | None:
         """By a training's own speed, by what the command says of itself, or by what was expected."""
@@ -104,9 +105,3 @@ class Screen:
         if recipe is None or not records or total is None:
             return None
         return (total - records[-1]["step"]) * full_step_seconds(records[-1], recipe)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

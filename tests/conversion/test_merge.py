@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from conversion.merge import main
 from conversion.merging import arithmetic
+from conversion.transfer import main as transfer
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 
 SPECIALS = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
@@ -131,6 +132,23 @@ def test_a_chat_vector_goes_to_another_vocabulary(models: dict[str, Path], tmp_p
         "method": "task-arithmetic", "to": "mine", "base": "base", "weights": {"chat": 0.5},
     }  # fmt: skip
     assert "- merge" in (tmp_path / "kept/README.md").read_text()
+
+
+def test_rows_follow_what_a_transfer_made_them_of(models: dict[str, Path], tmp_path: Path) -> None:
+    """With the record of the transfer a new token gets the difference of its sources by their weights."""
+    byte_level(demo_text("sl")[:20_000], num_tokens=340, specials=SPECIALS).save_pretrained(tmp_path / "sl")
+    words = ["--source", models["base"], "--tokenizer", tmp_path / "sl", "--method", "mean", "--output", tmp_path / "mine"]
+    assert transfer([str(word) for word in words]) == 0
+    own, base, chat = (tensors(folder) for folder in (tmp_path / "mine", models["base"], models["chat"]))
+    words = ["--base", models["base"], "--add", models["chat"], "--to", tmp_path / "mine", "--record", tmp_path / "mine"]
+    found, made = merged(tmp_path / "out", *words), 0
+    for entry in json.loads((tmp_path / "mine/transfer.json").read_text(encoding="utf-8"))["tokens"]:
+        listed = entry.get("sources", [])
+        if len(listed) > 1 and entry["num_sources"] == len(listed):
+            delta = sum(weight * (chat[TABLES[0]][i] - base[TABLES[0]][i]) for i, _, weight in listed)
+            torch.testing.assert_close(found[TABLES[0]][entry["id"]], own[TABLES[0]][entry["id"]] + delta, atol=1e-5, rtol=0)
+            made += 1
+    assert made > 40
 
 
 def test_mixed_dtypes_ties_and_a_chat_template(models: dict[str, Path], tmp_path: Path) -> None:
