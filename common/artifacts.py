@@ -464,12 +464,6 @@ def require_same_tokenizer(found: str | None, expected: str | None, *, found_in:
         )
 
 
-def look_up_software() -> None:
-    """Find out about versions and commit, which takes 25 ms; for a thread beside the work, so that `write_manifest` need not wait for it."""
-    _versions()
-    project_commit()
-
-
 @cache
 def _versions() -> dict[str, str]:
     from importlib import metadata  # takes 10 ms, for its e-mail parser

@@ -15,6 +15,9 @@ _LESS = 5  # a third of the processor beside the main work, so that it does not 
 class Background(Generic[Result]):
     """Starts a function in a daemon thread; `result` waits for it and gives what it returned, or raises what it raised.
 
+    The function imports nothing: two threads that import at once can wait for each other for ever (in CPython 3.11 when both come to the
+    same module by different ways).
+
     Args:
         yields: whether it leaves the processor to the main work where both want it, as do processes that it starts.
     """

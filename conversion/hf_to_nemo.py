@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import command
-from common.artifacts import Manifest, check_files, look_up_software, read_manifest, staged_directory, write_manifest
+from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from common.background import Background
 from common.progress import Progress
 from conversion.checkpoints.summary import summary
 from data_prep.tokenizers.files import start_without_torch
-from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
+from data_prep.tokenizers.identity import tokenizer_identity
 
 if TYPE_CHECKING:
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -28,17 +28,10 @@ if TYPE_CHECKING:
 STAGE = "conversion.hf_to_nemo"
 
 
-def convert(
-    input_dir: Path,
-    output_dir: Path,
-    *,
-    identity: Callable[[Path], Identity] = tokenizer_identity,
-    tell: Callable[[str], object] = lambda sentence: None,
-) -> Manifest:
+def convert(input_dir: Path, output_dir: Path, *, tell: Callable[[str], object] = lambda sentence: None) -> Manifest:
     """Write the NeMo checkpoint of a Hugging Face checkpoint.
 
     Args:
-        identity: gives that of the tokenizer in a folder; by default in this process.
         tell: gets what is worth knowing of the checkpoint, before the output is there.
 
     Raises:
@@ -65,20 +58,15 @@ def convert(
         "tie_word_embeddings": hf.tie_word_embeddings,
         **({"was_quantized": "mxfp4"} if made.is_quantized else {}),
     }
+    facts["tokenizer_digest"] = _tokenizer_digest(hf, manifest, config["vocab_size"])
+    sentences = _sentences(hf, quantized=made.is_quantized)
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
-        # One reads the whole input, the other imports much: both run beside the conversion, and end it if they find something wrong.
-        source_digest, tokenizer_digest = (
-            Background(hf.digest, yields=True),
-            Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity), yields=True),
-        )
-        Background(look_up_software, yields=True)
-        sentences = Background(partial(_sentences, hf, quantized=made.is_quantized))
+        source_digest = Background(hf.digest, yields=True)  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:
                 source_digest.raise_if_failed()
-                tokenizer_digest.raise_if_failed()
                 progress.advance(nbytes)
 
             digests = write_nemo_checkpoint(
@@ -89,19 +77,19 @@ def convert(
                 hf_dtype=tensors[0].dtype_name,
                 hf_dir=hf.directory,
             )
-        for sentence in sentences.result():  # all that can fail comes before the rename
+        for sentence in sentences:
             tell(sentence)
         return write_manifest(
             staging,
             stage=STAGE,
-            facts={**facts, "tokenizer_digest": tokenizer_digest.result()},
+            facts=facts,
             arguments={"input": str(input_dir)},
             inputs={"hf": source_digest.result()},
             known_digests=digests,
         )
 
 
-def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, identity: Callable[[Path], Identity]) -> str | None:
+def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) -> str | None:
     """Identity of the tokenizer in the folder, from its manifest where that knows it; None if there is no tokenizer.
 
     Raises:
@@ -115,7 +103,7 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, id
         return digest
     if not tokenizer_files(hf.directory):
         return None
-    tokenizer = identity(hf.directory)
+    tokenizer = tokenizer_identity(hf.directory)
     require_rows(hf.directory, needed=tokenizer.rows_needed, rows=rows)
     return tokenizer.digest
 
@@ -143,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    manifest = convert(arguments.input, arguments.output, identity=identity_by_another_process, tell=partial(print, file=sys.stderr))
+    manifest = convert(arguments.input, arguments.output, tell=partial(print, file=sys.stderr))
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import command
-from common.artifacts import Manifest, check_files, digest_files, look_up_software, read_manifest, staged_directory, write_manifest
+from common.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
 from common.background import Background
 from common.progress import Progress
 from conversion.checkpoints.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
@@ -109,7 +109,6 @@ def export(
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
         source_digest = Background(partial(_digest, nemo, manifest), yields=True)  # reads the whole input, so it runs beside the conversion
-        Background(look_up_software, yields=True)
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
             weights = counted(tensors, progress.advance)

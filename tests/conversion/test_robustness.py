@@ -341,6 +341,31 @@ def test_concurrent_conversions_do_not_disturb_each_other(make_opt: OPTMaker, tm
     assert not failures and len(list(tmp_path.glob("back_*"))) == 6
 
 
+IMPORTS_OF_THREADS = """
+import runpy, sys, threading
+def look(event, arguments):
+    if event == "import" and threading.current_thread() is not threading.main_thread():
+        found.append(arguments[0])
+found = []
+sys.addaudithook(look)
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    assert not end.code
+assert not found, found
+"""
+
+
+@pytest.mark.slow
+def test_threads_of_a_conversion_import_nothing(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """Two threads that import at once may wait for each other for ever, once in some hundred conversions on a busy machine."""
+    for module, source, output in (("hf_to_nemo", make_opt(), tmp_path / "nemo"), ("nemo_to_hf", tmp_path / "nemo", tmp_path / "back")):
+        words = ["-c", IMPORTS_OF_THREADS, f"conversion.{module}", "--input", str(source), "--output", str(output)]
+        done = Group(words, log_dir=tmp_path / f"log_{module}").wait(timeout_seconds=120)
+        assert done.code == 0, done.stderr
+
+
 # -- kills ----------------------------------------------------------------------------------------------------------------
 
 # One start of Python, which forks a conversion per moment: so fifty kills take seconds.  A moment is counted in reads, which a

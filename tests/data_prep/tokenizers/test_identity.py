@@ -14,9 +14,8 @@ import pytest
 
 from data_prep.tokenizers import identity
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, rows_needed, tokenizer_digest
-from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
+from data_prep.tokenizers.identity import Identity, tokenizer_identity
 from data_prep.tokenizers.plain_tokenizer import PlainTokenizer, described, read_tokenizer, special_token
-from tests.data_prep.packed import refusal
 from tests.processes import ROOT
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -170,14 +169,6 @@ def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Pa
     (directory / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(ValueError, match=r"^the tokenizer in .* cannot be loaded: "):
         tokenizer_identity(directory)
-
-
-def test_by_another_process(tokenizer_dir: Path, tmp_path: Path) -> None:
-    """The same answer and the same sentence."""
-    assert identity_by_another_process(tokenizer_dir) == tokenizer_identity(tokenizer_dir)
-    with pytest.raises(ValueError) as here:
-        tokenizer_identity(tmp_path)
-    assert str(here.value) == refusal(identity_by_another_process, tmp_path)
 
 
 def test_transformers_is_not_imported(tokenizer_dir: Path) -> None:
