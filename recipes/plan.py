@@ -19,8 +19,6 @@ from typing import Any
 
 from common import command
 from common.plain_files import write_text
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
@@ -62,7 +60,7 @@ class Options:
 
 def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dict[str, dict[str, object]]:
     """The derived numbers of a run by section."""
-    steps = arithmetic.total_steps(recipe)
+    steps = recipe.total_steps
     rows = padded_vocab_size(recipe, inputs)
     count = count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"], factorised_size=factorised_size(recipe))
     return {
@@ -75,13 +73,13 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
             "one matrix for input and output": inputs.model["share_embeddings_and_output_weights"],
         },
         "layout": {
-            "processes": arithmetic.world_size(recipe.parallel),
+            "processes": recipe.parallel.world_size,
             "tensor parallel": recipe.parallel.tensor_parallel_size,
             "pipeline parallel": recipe.parallel.pipeline_parallel_size,
             "context parallel": recipe.parallel.context_parallel_size,
-            "data parallel": arithmetic.data_parallel_size(recipe.parallel),
+            "data parallel": recipe.parallel.data_parallel_size,
             "micro batch": recipe.schedule.micro_batch_size,
-            "accumulation steps": arithmetic.accumulation_steps(recipe),
+            "accumulation steps": recipe.accumulation_steps,
             "precision": recipe.precision,
         },
         "schedule": schedule_section(recipe, data_tokens=sum(manifest.facts["num_tokens"] for manifest in inputs.train)),
@@ -91,13 +89,13 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
 
 def schedule_section(recipe: Recipe, *, data_tokens: int) -> dict[str, object]:
     """How long the run is, how its batches grow, and what becomes of the learning rate."""
-    schedule, steps, tokens = recipe.schedule, arithmetic.total_steps(recipe), arithmetic.run_tokens(recipe)
+    schedule, steps, tokens = recipe.schedule, recipe.total_steps, recipe.run_tokens
     section: dict[str, object] = {"steps": steps}
     if schedule.published_steps is not None:
         section["steps as the paper rounds them"] = schedule.published_steps
-    section["tokens per step"] = arithmetic.tokens_per_step(recipe)
+    section["tokens per step"] = recipe.tokens_per_step
     if schedule.ramp_up is not None:
-        parts = [f"{size:,} samples for {number:,} steps" for size, number in batches_of(schedule).parts(steps)]
+        parts = [f"{size:,} samples for {number:,} steps" for size, number in schedule.batches.parts(steps)]
         section["batches that grow"] = ", then ".join(parts)
     if recipe.data.document_mask:
         section["samples of"] = "documents that do not see each other"
@@ -120,20 +118,20 @@ def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, ste
         "parameters by part": report.parameter_section(model),
         "memory per device (GiB; state exact, activations counted)": report.memory_section(estimate_memory(model, layout)),
         "memory of the host": {"checkpoints": str(estimate_host(model, layout))},
-        "work": report.work_section(model, layout, tokens=arithmetic.run_tokens(recipe)),
+        "work": report.work_section(model, layout, tokens=recipe.run_tokens),
     }
     if gpu is None:
         return sections | {"time": {"not estimated": "no GPU is named; give --gpu or parallel.gpu"}}
     if not layout.is_half:
         return sections | {"time": {"not estimated": "the time model knows bfloat16 alone"}}
-    batches = batches_of(recipe.schedule)
+    batches = recipe.schedule.batches
     run = estimate_run(model, layout, gpu, steps=steps, batches=batches, write_rate=options.write_rate, kg_per_kwh=options.kg_per_kwh)
     num_gpus = options.num_gpus or layout.num_devices
     choices = ranked(model, replace(layout, devices_per_node=gpu.devices_per_node), gpu, num_devices=num_gpus)
     return sections | {
         f"time on {layout.num_devices} x {gpu.name} (calibrated)": report.time_section(run),
         f"checkpoints (at an assumed {options.write_rate / 1e9:g} GB/s)": report.checkpoint_section(
-            run, every_steps=arithmetic.steps_between_saves(recipe.run, step_seconds=run.choice.time.total)
+            run, every_steps=recipe.run.steps_between_saves(step_seconds=run.choice.time.total)
         ),
         f"fastest layouts on {num_gpus} x {gpu.name} (calibrated)": report.ranking_section(choices, count=options.count),
         "what fits and why": report.reasons(model, run.choice, choices),

@@ -16,7 +16,6 @@ from common.artifacts import check_files
 from common.devices import has_gpu
 from common.lease import Fence
 from conversion.formats.loading_safety import require_safe
-from recipes.numbers import arithmetic
 from recipes.planner.visible import visible_gpu
 from recipes.rules.checkpoint_checks import checkpoint_warnings
 from recipes.rules.checks import check_run, value_problems
@@ -81,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:
     """Look where the run stands, and start its processes or be one of them."""
     newest, share = newest_checkpoint(run_dir), share_of_inputs(recipe)
-    if is_first_process() and (newest is None or newest[0] < arithmetic.total_steps(recipe)):  # before anything is read that takes long
+    if is_first_process() and (newest is None or newest[0] < recipe.total_steps):  # before anything is read that takes long
         where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
-        print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
+        print(f"{recipe.name}: {where}, {recipe.total_steps} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     if newest is None and share is not None:
         if share[0] == 0:
             for sentence in checkpoint_warnings(recipe, inputs):
@@ -100,7 +99,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
     if is_first_process():
         remove_left_over(run_dir)
     longer = record_recipe(run_dir, recipe, writes=False)
-    if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
+    if newest is not None and newest[0] >= recipe.total_steps:
         print(f"the run is finished: {newest[1]}")
         return command.DONE
     if newest is not None and share is not None:
@@ -115,7 +114,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
             print("ended by a signal before the first step; the same command starts again")
             return command.DONE
-        processes = arithmetic.world_size(recipe.parallel)
+        processes = recipe.parallel.world_size
         return launch("recipes.train", processes, arguments, forward=recipe.run.stop_signals)
     return _train(recipe, inputs, fence, run_dir=run_dir, newest=newest, signals=signals)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from common import command
 from common.command import suggested
-from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import keep_rehearsal
 from recipes.rules.checks import check_run
 from recipes.rules.compose import compose_recipe
@@ -86,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.submit:
         print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
         return command.DONE
-    job_ids = submit_chain(job, cluster, run_dir, chain, total_steps=arithmetic.total_steps(recipe))
+    job_ids = submit_chain(job, cluster, run_dir, chain, total_steps=recipe.total_steps)
     if not job_ids:
         print(f"the run in {run_dir} is finished; nothing was sent")
     else:

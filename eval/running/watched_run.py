@@ -16,7 +16,6 @@ from common.plain_files import read_json
 from common.tables import markdown_table
 from eval.running.results import PSEUDO_TEXTS, RESULT_NAME, headline_score, load_result
 from eval.running.work_queue import STATES, WorkQueue
-from recipes.numbers import arithmetic
 from recipes.rules.schema import recipe_from_mapping
 from recipes.runs.holds import read_holds, release_hold, take_hold
 from recipes.runs.run_dir import CHECKPOINTS_NAME, RECIPE_NAME, complete_checkpoints
@@ -149,7 +148,7 @@ class WatchedRun:
         path = self.run_dir / RECIPE_NAME
         if not path.is_file():
             return False
-        last_step = arithmetic.total_steps(recipe_from_mapping(read_json(path)))
+        last_step = recipe_from_mapping(read_json(path)).total_steps
         queue = self.queue
         ended = [int(name.removeprefix("step_")) for state in ("done", "failed") for name in queue.names(state)]
         return bool(ended) and max(ended) >= last_step and not queue.names("pending") and not queue.names("running")

@@ -10,7 +10,6 @@ from typing import Any
 
 from conversion.layouts.megatron_bridge import run_config
 from recipes.exporting.common import DataBlend, decay_of, held_out_data, training_data
-from recipes.numbers import arithmetic
 from recipes.numbers.recomputation import resolved
 from recipes.rules.checks import padded_vocab_size
 from recipes.rules.inputs import RunInputs
@@ -30,7 +29,7 @@ def bridge_config(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_di
         run_dir: where checkpoints of the run are saved, and looked for when it goes on.
         tokenizer: folder of its files.
     """
-    steps = arithmetic.total_steps(recipe)
+    steps = recipe.total_steps
     content: dict[str, Any] = {
         "_target_": f"{_CONFIG}.ConfigContainer",
         "train": _of(
@@ -42,7 +41,7 @@ def bridge_config(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_di
         ),
         "validation": _of(
             f"{_MEGATRON_CONFIG}.ValidationConfig",
-            eval_interval=arithmetic.validation_steps(recipe),
+            eval_interval=recipe.validation_steps,
             eval_iters=recipe.run.validation_batches if recipe.data.validation else 0,
         ),
         "model": _model(recipe, inputs),
@@ -119,7 +118,7 @@ def _optimizer(recipe: Recipe) -> dict[str, Any]:
         overlap_param_gather=_gathers_beside(recipe),
     )
     if schedule.embedding_learning_rate is not None:
-        fields["decoupled_lr"], fields["decoupled_min_lr"] = arithmetic.embedding_rates(schedule)
+        fields["decoupled_lr"], fields["decoupled_min_lr"] = schedule.embedding_rates
     return fields
 
 

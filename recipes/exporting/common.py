@@ -7,7 +7,6 @@ from pathlib import Path
 
 from common.artifacts import Manifest
 from data_prep.megatron.index import PREFIX
-from recipes.numbers import arithmetic
 from recipes.numbers.schedules import decay_span
 from recipes.numbers.steps import blend_of, weights_of
 from recipes.rules.inputs import RunInputs
@@ -34,7 +33,7 @@ class Decay:
 
 def decay_of(recipe: Recipe) -> Decay:
     """The decay of a recipe; warmup, hold and linear decay is what Megatron calls WSD with a linear end."""
-    schedule, steps = recipe.schedule, arithmetic.total_steps(recipe)
+    schedule, steps = recipe.schedule, recipe.total_steps
     if schedule.decay_style in ("fixed", "inverse_square_root"):
         return Decay(_STYLES[schedule.decay_style], steps)
     start, length = decay_span(schedule, steps=steps)

@@ -16,7 +16,6 @@ from recipes.exporting import limits
 from recipes.exporting.bridge_config import bridge_config
 from recipes.exporting.common import manifests_by_path
 from recipes.exporting.lm_arguments import lm_arguments, lm_script
-from recipes.numbers import arithmetic
 from recipes.rules.checks import padded_vocab_size, trained_names
 from recipes.rules.freezing import NEVER, first_trained_steps
 from recipes.rules.inputs import RunInputs
@@ -64,7 +63,7 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
         manifest = write_manifest(
             staging,
             stage=STAGE,
-            facts={"recipe": recipe.name, "target": target, "steps": arithmetic.total_steps(recipe), "not_exported": sentences},
+            facts={"recipe": recipe.name, "target": target, "steps": recipe.total_steps, "not_exported": sentences},
             arguments={"to": target},
             inputs={path: found.digest for path, found in manifests_by_path(recipe, inputs).items()},
             hash_files=False,

@@ -8,7 +8,6 @@ from typing import Any
 from conversion.layouts import megatron_bridge
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM
-from recipes.numbers import arithmetic
 from recipes.numbers.schedules import decay_span
 from recipes.numbers.steps import has_answers
 from recipes.rules.inputs import RunInputs
@@ -23,7 +22,7 @@ def refusals(recipe: Recipe, inputs: RunInputs, *, target: str) -> list[str]:
     found = [
         *_of_the_model(recipe, program),
         *_of_the_data(recipe, inputs, program),
-        *_of_the_schedule(recipe.schedule, steps=arithmetic.total_steps(recipe)),
+        *_of_the_schedule(recipe.schedule, steps=recipe.total_steps),
         *_of_freezing(recipe, target=target),
     ]
     rows, length = inputs.model["max_position_embeddings"], recipe.data.sequence_length

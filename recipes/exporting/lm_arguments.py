@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipes.exporting.common import decay_of, held_out_data, training_data
-from recipes.numbers import arithmetic
 from recipes.numbers.recomputation import resolved
 from recipes.rules.checks import padded_vocab_size
 from recipes.rules.inputs import RunInputs
@@ -138,7 +137,7 @@ def _data(recipe: Recipe, inputs: RunInputs) -> Iterator[tuple[object, ...]]:
     held_out = held_out_data(recipe, inputs)
     if held_out is not None:
         yield "--valid-data-path", *held_out.words()
-        yield "--eval-interval", arithmetic.validation_steps(recipe)
+        yield "--eval-interval", recipe.validation_steps
         yield "--eval-iters", recipe.run.validation_batches
     else:
         yield "--eval-iters", 0
@@ -150,7 +149,7 @@ def _schedule(recipe: Recipe) -> Iterator[tuple[object, ...]]:
     schedule, decay = recipe.schedule, decay_of(recipe)
     yield "--micro-batch-size", schedule.micro_batch_size
     yield "--global-batch-size", schedule.global_batch_size
-    yield "--train-iters", arithmetic.total_steps(recipe)
+    yield "--train-iters", recipe.total_steps
     yield "--lr", schedule.learning_rate
     yield "--min-lr", schedule.min_learning_rate
     yield "--lr-decay-style", decay.style
@@ -160,7 +159,7 @@ def _schedule(recipe: Recipe) -> Iterator[tuple[object, ...]]:
         yield "--lr-wsd-decay-iters", decay.anneal_steps
         yield "--lr-wsd-decay-style", decay.anneal_style
     if schedule.embedding_learning_rate is not None:
-        highest, lowest = arithmetic.embedding_rates(schedule)
+        highest, lowest = schedule.embedding_rates
         yield "--decoupled-lr", highest
         yield "--decoupled-min-lr", lowest
     yield "--optimizer", "adam"

@@ -1,87 +1,13 @@
-"""The derived numbers of a run: data-parallel size, accumulation, steps, learning rate, operations.
-
-Pure functions without torch; the plan shows them and the engine uses them, so they cannot disagree.
-"""
+"""Learning rates, and what a model of given shapes computes: operations, widths, windows.  Pure functions without torch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import rate_of_step
-from recipes.rules.schema import ParallelRecipe, Recipe, RunRecipe, ScheduleRecipe
-
-
-def world_size(parallel: ParallelRecipe) -> int:
-    """Number of processes."""
-    return parallel.num_nodes * parallel.devices_per_node
-
-
-def data_parallel_size(parallel: ParallelRecipe) -> int:
-    """Number of replicas of the model."""
-    return world_size(parallel) // model_parallel_size(parallel)
-
-
-def model_parallel_size(parallel: ParallelRecipe) -> int:
-    """Processes of one replica of the model, which work on the same samples."""
-    return parallel.tensor_parallel_size * parallel.context_parallel_size * parallel.pipeline_parallel_size
-
-
-def accumulation_steps(recipe: Recipe) -> int:
-    """Passes of one rank in one optimizer step, of a full batch."""
-    return recipe.schedule.global_batch_size // (recipe.schedule.micro_batch_size * data_parallel_size(recipe.parallel))
-
-
-def tokens_per_step(recipe: Recipe) -> int:
-    """Tokens of one optimizer step over all ranks, of a full batch."""
-    return recipe.schedule.global_batch_size * recipe.data.sequence_length
-
-
-def total_steps(recipe: Recipe) -> int:
-    """Optimizer steps of the run: as many whole ones as its tokens fill.
-
-    Raises:
-        ValueError: if the recipe gives epochs: then the data decides, and `recipes.rules.checks.check_run` gives the recipe with its steps.
-    """
-    schedule = recipe.schedule
-    if schedule.max_steps is not None:
-        return schedule.max_steps
-    if schedule.train_tokens is None:
-        raise ValueError(f"the steps of recipe {recipe.name} follow from its data; take the recipe that check_run gives")
-    return batches_of(schedule).whole_steps(schedule.train_tokens // recipe.data.sequence_length)
-
-
-def steps_between_saves(run: RunRecipe, *, step_seconds: float) -> int:
-    """Steps from one checkpoint to the next at a speed, by number or by time, whichever comes first."""
-    if run.checkpoint_every_minutes is None:
-        return run.checkpoint_every_steps
-    return min(run.checkpoint_every_steps, math.ceil(run.checkpoint_every_minutes * 60 / step_seconds))
-
-
-def run_samples(recipe: Recipe) -> int:
-    """Samples of the whole run over all ranks."""
-    return batches_of(recipe.schedule).samples(total_steps(recipe))
-
-
-def run_tokens(recipe: Recipe) -> int:
-    """Tokens of the whole run over all ranks."""
-    return run_samples(recipe) * recipe.data.sequence_length
-
-
-def steps_of_full_batches(recipe: Recipe, first_step: int, last_step: int) -> float:
-    """How many steps of a full batch see as many samples as those from one step to another."""
-    batches = batches_of(recipe.schedule)
-    return (batches.samples(last_step) - batches.samples(first_step)) / recipe.schedule.global_batch_size
-
-
-def validation_steps(recipe: Recipe) -> int | None:
-    """After how many steps held-out text is measured: as the recipe says, else as often as a checkpoint is saved; None without such text."""
-    if not recipe.data.validation:
-        return None
-    return recipe.run.validate_every_steps or recipe.run.checkpoint_every_steps
+from recipes.rules.schema import ScheduleRecipe
 
 
 def padded_vocab_size(vocab_size: int, multiple: int) -> int:
@@ -101,15 +27,9 @@ def learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) -> float:
     return rate_of_step(step, schedule, steps=steps, highest=schedule.learning_rate, lowest=schedule.min_learning_rate)
 
 
-def embedding_rates(schedule: ScheduleRecipe) -> tuple[float, float]:
-    """The highest and the lowest learning rate of token table and output layer."""
-    highest, lowest = schedule.embedding_learning_rate, schedule.embedding_min_learning_rate
-    return schedule.learning_rate if highest is None else highest, schedule.min_learning_rate if lowest is None else lowest
-
-
 def embedding_learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) -> float:
     """That of token table and output layer, which goes the way of the others between rates of its own."""
-    highest, lowest = embedding_rates(schedule)
+    highest, lowest = schedule.embedding_rates
     return rate_of_step(step, schedule, steps=steps, highest=highest, lowest=lowest)
 
 

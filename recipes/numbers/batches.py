@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
-
 
 @dataclass(frozen=True)
 class Stretch:
@@ -73,20 +71,16 @@ class Batches:
         return self.stretches[bisect_right(self.stretches, step, key=lambda one: one.first_step) - 1]
 
 
-def batches_of(schedule: ScheduleRecipe) -> Batches:
-    """The batches of a schedule, whose ramp-up divides (`recipes.rules.schedule_checks`)."""
-    if schedule.ramp_up is None:
-        return Batches((Stretch(0, 0, schedule.global_batch_size),))
-    return Batches(tuple(_ramp(schedule.ramp_up, schedule.global_batch_size)))
+def growing_batches(start: int, increment: int, samples: int, full_size: int) -> Batches:
+    """Batches of `start` samples that grow by `increment` to their full size: each size lasts until an equal part of `samples` is seen.
 
-
-def _ramp(ramp: RampUpRecipe, full_size: int) -> Iterator[Stretch]:
-    """Each size lasts until its equal part of the samples is seen; one that is passed in a single step is left out."""
-    increments = (full_size - ramp.start_batch_size) // ramp.batch_size_increment
-    step = sample = 0
-    while (reached := min(sample * increments // ramp.samples, increments)) < increments:
-        size = ramp.start_batch_size + reached * ramp.batch_size_increment
-        yield Stretch(step, sample, size)
-        taken = -(-((reached + 1) * ramp.samples - sample * increments) // (increments * size))
+    One that is passed in a single step is left out.
+    """
+    increments = (full_size - start) // increment
+    stretches, step, sample = [], 0, 0
+    while (reached := min(sample * increments // samples, increments)) < increments:
+        size = start + reached * increment
+        stretches.append(Stretch(step, sample, size))
+        taken = -(-((reached + 1) * samples - sample * increments) // (increments * size))
         step, sample = step + taken, sample + taken * size
-    yield Stretch(step, sample, full_size)
+    return Batches((*stretches, Stretch(step, sample, full_size)))

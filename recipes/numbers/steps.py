@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, TokenFile, pair_lengths
-from recipes.numbers.batches import Batches, batches_of
+from recipes.numbers.batches import Batches
 from recipes.numbers.blend import Blend, apportion, num_pieces, num_windows, pack
 from recipes.rules.languages import drawn_shares
 from recipes.rules.schema import DataRecipe, FreezeRule, Recipe
@@ -77,7 +77,7 @@ def with_steps(recipe: Recipe, train: Sequence[Manifest]) -> Recipe:
     schedule = recipe.schedule
     if schedule.epochs is None:
         return recipe
-    blend, batches = blend_of(recipe, train), batches_of(schedule)
+    blend, batches = blend_of(recipe, train), schedule.batches
     if schedule.max_steps is None and schedule.train_tokens is None:
         schedule = replace(schedule, max_steps=batches.whole_steps(blend.num_samples))
     return replace(
@@ -93,7 +93,7 @@ def _rule_with_step(rule: FreezeRule, samples_per_pass: int, batches: Batches) -
 
 def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
     """The most steps that data x epochs allow; None where the recipe sets no limit."""
-    batches = batches_of(recipe.schedule)
+    batches = recipe.schedule.batches
     if recipe.schedule.epochs is not None:
         return batches.whole_steps(blend_of(recipe, train).num_samples)
     if not recipe.data.epochs:

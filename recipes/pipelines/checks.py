@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.command import arguments_of
-from recipes.numbers import arithmetic
 from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
 from recipes.pipelines.planned import inputs_of, planned_model_of
 from recipes.planner.estimate import memory_problems
@@ -68,7 +67,7 @@ def _unsaved(words: Sequence[str], checkpoints: str, recipe: Recipe) -> Iterator
     """Checkpoints that a command names and the training does not leave."""
     if recipe.schedule.epochs is not None:  # the data decides where it ends
         return
-    total, every, keep = arithmetic.total_steps(recipe), recipe.run.checkpoint_every_steps, recipe.run.keep_checkpoints
+    total, every, keep = recipe.total_steps, recipe.run.checkpoint_every_steps, recipe.run.keep_checkpoints
     for word in words:
         path = Path(word.partition("=")[2] if "=" in word else word)
         if (found := _CHECKPOINT.fullmatch(path.name)) and str(path.parent) == checkpoints:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from common.progress import duration
 from common.tables import markdown_table
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
 from recipes.pipelines.machine import GIB, Machine, need_of
 from recipes.pipelines.planned import planned_model_of, read_paths
@@ -150,7 +148,7 @@ def _training(pipeline: Pipeline, task: Task, machine: Machine) -> Forecast:
     model = planned_model_of(pipeline, task, recipe)
     if model is None or recipe.schedule.epochs is not None:
         return Forecast()
-    layout, steps, run_dir = layout_of(recipe), arithmetic.total_steps(recipe), output_of(pipeline, task)
+    layout, steps, run_dir = layout_of(recipe), recipe.total_steps, output_of(pipeline, task)
     first = read_run_state(run_dir).saved_step if run_dir is not None else 0
     saves = min(-(-steps // recipe.run.checkpoint_every_steps), recipe.run.keep_checkpoints or steps)
     disk = float(saves * costs.checkpoint_bytes(model, layout))
@@ -158,9 +156,9 @@ def _training(pipeline: Pipeline, task: Task, machine: Machine) -> Forecast:
         gpu = visible_gpu()
         if gpu is None or not has_known_rates(gpu) or not layout.is_half:
             return Forecast(None, estimate_host(model, layout).needed_gib, disk)
-        run = estimate_run(model, layout, gpu, steps=steps, first_step=first, batches=batches_of(recipe.schedule))
+        run = estimate_run(model, layout, gpu, steps=steps, first_step=first, batches=recipe.schedule.batches)
         return Forecast(run.hours * 3600, estimate_host(model, layout).needed_gib, disk)
-    flops = model.flops_per_token(layout.sequence_length) * arithmetic.run_tokens(recipe) * max(0, steps - first) / steps
+    flops = model.flops_per_token(layout.sequence_length) * recipe.run_tokens * max(0, steps - first) / steps
     memory = layout.num_devices * (estimate_memory(model, layout, kernels="cpu").total / GIB + _RANK_GIB)
     return Forecast(_CPU_START_SECONDS + flops / (_CPU_FLOPS * need_of(pipeline, task, machine).cores), memory, disk)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from common.memory import free_memory, total_memory
-from recipes.numbers import arithmetic
 from recipes.pipelines.file import Pipeline, Task, recipe_of
 from recipes.rules.schema import Recipe
 
@@ -58,7 +57,7 @@ def need_of(pipeline: Pipeline, task: Task, machine: Machine) -> Need:
     resources, processes = pipeline.resources[pipeline.stages[task.stage].resources], 1
     gpus = resources.gpus
     if pipeline.stages[task.stage].train is not None:
-        processes = arithmetic.world_size(recipe_of(pipeline, task).parallel)
+        processes = recipe_of(pipeline, task).parallel.world_size
         gpus = processes if machine.gpus else 0
     cores = len(machine.cores) if resources.cpus is None else min(resources.cpus * processes, len(machine.cores))
     return Need(max(1, cores), gpus, resources.memory_gib or 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from recipes.numbers import arithmetic
 from recipes.numbers.recomputation import in_words
 from recipes.rules.schema import Recipe, RecomputationRecipe
 
@@ -93,9 +92,9 @@ def layout_of(recipe: Recipe) -> Layout:
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
         context_parallel_size=parallel.context_parallel_size,
-        data_parallel_size=arithmetic.data_parallel_size(parallel),
+        data_parallel_size=parallel.data_parallel_size,
         micro_batch_size=recipe.schedule.micro_batch_size,
-        accumulation_steps=arithmetic.accumulation_steps(recipe),
+        accumulation_steps=recipe.accumulation_steps,
         sequence_length=recipe.data.sequence_length,
         devices_per_node=parallel.devices_per_node,
         distributed_optimizer=parallel.distributed_optimizer,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from common.door import ROOT
-from recipes.numbers import arithmetic
 from recipes.projects.schema import Project, Training
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe
@@ -17,7 +16,7 @@ _WARMUP_SHARE = 20  # of the steps, one in so many
 
 def exported_steps(recipe: Recipe, number: int) -> list[int]:
     """So many steps of a run, evenly from its beginning to its last."""
-    total = arithmetic.total_steps(recipe)
+    total = recipe.total_steps
     every = math.ceil(total / number)
     return [*range(every, total, every), total]
 
@@ -82,4 +81,4 @@ def _budget(training: Training, recipe: Recipe) -> int | None:
     """The steps that the file asks for, None where the recipe decides."""
     if training.tokens is None:
         return training.steps
-    return max(1, round(training.tokens / arithmetic.tokens_per_step(recipe)))
+    return max(1, round(training.tokens / recipe.tokens_per_step))

@@ -21,7 +21,6 @@ from common.lease import Fence, take_lease, this_process
 from nemo_patches.core import apply
 from nemo_patches.fake_devices import FakeGpuKind, World, played_rank, present_fake_gpus
 from nemo_patches.quiet import quiet_imports
-from recipes.numbers import arithmetic
 from recipes.planner.hardware import Gpu
 from recipes.rehearsal.account import Account
 from recipes.rehearsal.inputs import with_stand_ins
@@ -102,14 +101,14 @@ def rehearse_rank(
     start, processor = time.monotonic(), time.process_time()
     masked_positions.predicted_places = partial(_some_places, share=predicted_share(recipe))
     experts_of_a_token[0] = inputs.model.get("moe_router_topk", 0)
-    all_micro_batches = arithmetic.accumulation_steps(recipe)
+    all_micro_batches = recipe.accumulation_steps
     micro_batches = min(all_micro_batches, recipe.parallel.pipeline_parallel_size + 1)
-    batch = micro_batches * recipe.schedule.micro_batch_size * arithmetic.data_parallel_size(recipe.parallel)
+    batch = micro_batches * recipe.schedule.micro_batch_size * recipe.parallel.data_parallel_size
     short = _shortened(recipe, batch, STEPS, asynchronous=False)
     short, inputs = with_stand_ins(short, inputs, directory / "inputs", num_samples=(STEPS + 2) * batch)
     world = World(
         rank=rank,
-        size=arithmetic.world_size(recipe.parallel),
+        size=recipe.parallel.world_size,
         devices_per_node=recipe.parallel.devices_per_node,
         gpu=FakeGpuKind(gpu.name, int(gpu.memory_gib * 2**30), _CAPABILITIES.get(gpu.name.partition("-")[0], (8, 0))),
     )

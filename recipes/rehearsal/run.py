@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from recipes.numbers import arithmetic
 from recipes.planner.hardware import find_gpu
 from recipes.planner.layout import layout_of
 from recipes.rehearsal.inputs import complete_recipe
@@ -39,7 +38,7 @@ def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
 
         gpu = find_gpu(recipe.parallel.gpu or _GPU)
         for rank in numbers:
-            print(f"rank {rank} of {arithmetic.world_size(recipe.parallel)} ...", file=sys.stderr, flush=True)
+            print(f"rank {rank} of {recipe.parallel.world_size} ...", file=sys.stderr, flush=True)
             found = rehearse_rank(recipe, inputs, rank, gpu, Path(directory) / "rank")
             yield rank_report(recipe, inputs, found, gpu if recipe.parallel.gpu else None)
 
@@ -62,7 +61,7 @@ def wanted_ranks(recipe: Recipe, text: str) -> list[int]:
     Raises:
         ValueError: for a word that is no rank, or a rank that the world does not have.
     """
-    size = arithmetic.world_size(recipe.parallel)
+    size = recipe.parallel.world_size
     of_stage = size // recipe.parallel.pipeline_parallel_size
     named = {
         "first": [0],
@@ -84,7 +83,7 @@ def document_of(recipe: Recipe, reports: Sequence[Mapping[str, Any]]) -> dict[st
     return {
         "recipe": recipe.name,
         "layout": str(layout_of(recipe)),
-        "processes": arithmetic.world_size(recipe.parallel),
+        "processes": recipe.parallel.world_size,
         "settings": settings_of(recipe),
         "ranks": list(reports),
     }

@@ -134,7 +134,7 @@ def _choice_problems(recipe: Recipe) -> list[str]:
 
 
 def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
-    steps, model = arithmetic.total_steps(recipe), inputs.model
+    steps, model = recipe.total_steps, inputs.model
     problems = [
         f"freeze[{index}].until_step is {rule.until_step}; expected 1 to {steps - 1}, or none for the whole run"
         for index, rule in enumerate(recipe.freeze)

@@ -10,8 +10,6 @@ from common.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, TokenFile
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
 from data_prep.tokenizers.frame import FRONT, OWN_FRONT, front_words, own_front_tokens
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.steps import has_answers, largest_steps, samples_of, weights_of
 from recipes.rules.schema import Recipe
 
@@ -134,7 +132,7 @@ def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
     """
     if recipe.schedule.epochs is not None or recipe.data.epochs:
         return []
-    weights, samples = weights_of(recipe.data, train), arithmetic.run_samples(recipe)
+    weights, samples = weights_of(recipe.data, train), recipe.run_samples
     often = {}
     for path, weight, size in zip(recipe.data.train, weights, samples_of(recipe.data, train), strict=True):
         passes = samples * weight / sum(weights) / max(size, 1)
@@ -165,10 +163,10 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         )
     if recipe.run.validate_every_steps is not None and not data.validation:
         problems.append("run.validate_every_steps is given without data.validation")
-    steps, most = arithmetic.total_steps(recipe), largest_steps(recipe, inputs.train)
+    steps, most = recipe.total_steps, largest_steps(recipe, inputs.train)
     if most is not None and steps > most:
         name = "max_steps" if recipe.schedule.max_steps is not None else "train_tokens"
-        value = most if name == "max_steps" else batches_of(recipe.schedule).samples(most) * data.sequence_length
+        value = most if name == "max_steps" else recipe.schedule.batches.samples(most) * data.sequence_length
         problems.append(
             f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
         )

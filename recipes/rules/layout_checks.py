@@ -130,14 +130,14 @@ def process_problems(recipe: Recipe) -> list[str]:
     sizes = {"tensor_parallel_size": parallel.tensor_parallel_size, "pipeline_parallel_size": parallel.pipeline_parallel_size}
     if parallel.context_parallel_size > 1:
         sizes["context_parallel_size"] = parallel.context_parallel_size
-    processes, together = arithmetic.world_size(parallel), arithmetic.model_parallel_size(parallel)
+    processes, together = parallel.world_size, parallel.model_parallel_size
     if processes % together:
         return [
             f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
             f" {' x '.join(sizes)} ({' x '.join(map(str, sizes.values()))} = {together});"
             f" the nearest {_nearest_multiples(processes, together)}"
         ]
-    replicas = arithmetic.data_parallel_size(parallel)
+    replicas = parallel.data_parallel_size
     unit, batch = schedule.micro_batch_size * replicas, schedule.global_batch_size
     if not batch % unit:
         return []

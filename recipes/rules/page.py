@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def _has_no_steps(recipe: Recipe) -> bool:
 
 
 def _values(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in vars(section).items():
+    for name, value in ((one.name, getattr(section, one.name)) for one in fields(section)):
         key = f"{prefix}{name}"
         if is_dataclass(value):
             yield from _values(value, f"{key}.")

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from common.artifacts import Manifest
 from data_prep.tokenizers.frame import FRONT
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.rules.base_models import base_model
 from recipes.rules.inputs import RunInputs, read_inputs
 from recipes.rules.schema import Recipe
@@ -57,9 +55,9 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
 def published_steps(recipe: Recipe) -> int:
     """Steps of the published run."""
     if recipe.schedule.epochs is None or recipe.schedule.max_steps is not None:
-        return arithmetic.total_steps(recipe)
+        return recipe.total_steps
     samples = int(_published_tokens(recipe) * recipe.schedule.epochs) // recipe.data.sequence_length
-    return batches_of(recipe.schedule).whole_steps(samples)
+    return recipe.schedule.batches.whole_steps(samples)
 
 
 def _published_tokens(recipe: Recipe) -> int:
@@ -67,7 +65,7 @@ def _published_tokens(recipe: Recipe) -> int:
         return recipe.data.published_tokens
     if recipe.schedule.epochs is not None:
         raise ValueError(f"recipe {recipe.name} says with neither data.published_tokens nor data.train how much data there is")
-    return arithmetic.run_tokens(recipe) + arithmetic.tokens_per_step(recipe)
+    return recipe.run_tokens + recipe.tokens_per_step
 
 
 def _data(tokens: int, vocab_size: int, bos: bool | None) -> Manifest:

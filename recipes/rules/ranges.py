@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe
 from recipes.runs.retention import MIN_KEPT
 
@@ -121,7 +120,7 @@ _OF_ANY_SIZE = ("schedule.train_tokens", "data.published_tokens", "data.weights"
 
 def samples_problems(recipe: Recipe) -> list[str]:
     """What is wrong with the length of a run whose steps are known."""
-    samples = arithmetic.run_samples(recipe)
+    samples = recipe.run_samples
     if samples <= LARGEST:
         return []
     return [f"the run has {samples:,} samples of {recipe.data.sequence_length:,} tokens; expected at most {LARGEST:,}: make it shorter"]
@@ -146,7 +145,7 @@ def range_problems(recipe: Recipe) -> list[str]:
 
 def _numbers(section: Any, prefix: str = "") -> Iterator[tuple[str, list[float]]]:
     """Key and numbers of every value that has some; rules of `freeze` depend on the steps, see `recipes.rules.checks`."""
-    for name, value in vars(section).items():
+    for name, value in ((one.name, getattr(section, one.name)) for one in fields(section)):
         if is_dataclass(value):
             yield from _numbers(value, f"{prefix}{name}.")
             continue

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import DECAYS, STYLES
 from recipes.planner.ranking import divisors
 from recipes.rules.schema import Recipe, ScheduleRecipe
@@ -46,13 +44,13 @@ def _ramp_problems(recipe: Recipe) -> Iterator[str]:
             f" ({ramp.batch_size_increment}) do not reach; set it to a divisor of {way}, for example {_nearest_divisor(way, ramp.batch_size_increment)}"
         )
         return
-    unit = recipe.schedule.micro_batch_size * arithmetic.data_parallel_size(recipe.parallel)
+    unit = recipe.schedule.micro_batch_size * recipe.parallel.data_parallel_size
     uneven = [size for size in (ramp.start_batch_size, ramp.batch_size_increment) if unit and size % unit]
     if uneven and full % unit == 0:  # of a full batch that does not divide, the layout's rules speak
         yield (
             f"schedule.ramp_up has batches of {ramp.start_batch_size}, {ramp.start_batch_size + ramp.batch_size_increment} ... samples, but"
             f" each must be a multiple of micro_batch_size x data-parallel size ({recipe.schedule.micro_batch_size} x"
-            f" {arithmetic.data_parallel_size(recipe.parallel)} = {unit}); set start_batch_size and batch_size_increment to multiples of {unit},"
+            f" {recipe.parallel.data_parallel_size} = {unit}); set start_batch_size and batch_size_increment to multiples of {unit},"
             " or take a smaller micro_batch_size or fewer replicas"
         )
 
@@ -63,10 +61,10 @@ def _nearest_divisor(number: int, wanted: int) -> int:
 
 def schedule_problems(recipe: Recipe) -> list[str]:
     """What is wrong with the learning rates and the steps that their way takes, in a run that has steps."""
-    steps = arithmetic.total_steps(recipe)
+    steps = recipe.total_steps
     schedule = recipe.schedule
     if steps < 1:
-        size = batches_of(schedule).size(0)
+        size = schedule.batches.size(0)
         return [f"the run has less data than the {size} samples of one step; give it more, or a smaller global_batch_size"]
     problems = list(_shape_problems(schedule))
     if not problems:
@@ -122,7 +120,7 @@ def _rate_problems(schedule: ScheduleRecipe) -> Iterator[str]:
             f"schedule.min_learning_rate is {schedule.min_learning_rate:g}, but with schedule.decay_style fixed no step has another rate than"
             f" learning_rate ({schedule.learning_rate:g}); leave it out, or set another decay_style"
         )
-    highest, lowest = arithmetic.embedding_rates(schedule)
+    highest, lowest = schedule.embedding_rates
     if schedule.embedding_learning_rate is None and schedule.embedding_min_learning_rate is not None:
         yield "schedule.embedding_min_learning_rate is given without embedding_learning_rate; give both"
     elif lowest > highest and schedule.embedding_min_learning_rate is not None:
@@ -137,7 +135,7 @@ def _rate_problems(schedule: ScheduleRecipe) -> Iterator[str]:
 def _ramp_length_problems(schedule: ScheduleRecipe, steps: int) -> Iterator[str]:
     if schedule.ramp_up is None:
         return
-    batches = batches_of(schedule)
+    batches = schedule.batches
     if steps <= batches.ramp_steps:
         yield (
             f"schedule.ramp_up.samples ({schedule.ramp_up.samples:,}) are all that the run's {steps:,} steps see ({batches.samples(steps):,}),"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from common.figure_style import Palette, drawn
 from common.pages import Drawing
 from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.rules.schema import Recipe
 
@@ -23,11 +22,11 @@ def schedule_figure(recipe: Recipe) -> Drawing:
     Args:
         recipe: with steps.
     """
-    steps, schedule = arithmetic.total_steps(recipe), recipe.schedule
+    steps, schedule = recipe.total_steps, recipe.schedule
     light, dark = drawn(lambda palette: _draw(recipe, steps, palette), None)
     words = f"The learning rate: {in_words(schedule, steps=steps)}."
     if schedule.ramp_up is not None:
-        parts = ", then ".join(f"{size:,} for {number:,} steps" for size, number in batches_of(schedule).parts(steps))
+        parts = ", then ".join(f"{size:,} for {number:,} steps" for size, number in schedule.batches.parts(steps))
         words += f" Samples of a step: {parts}."
     return Drawing(light, dark, words, words)
 
@@ -35,7 +34,7 @@ def schedule_figure(recipe: Recipe) -> Drawing:
 def _draw(recipe: Recipe, steps: int, palette: Palette) -> Figure:
     from matplotlib import pyplot as plt
 
-    schedule, batches = recipe.schedule, batches_of(recipe.schedule)
+    schedule, batches = recipe.schedule, recipe.schedule.batches
     rows = 2 if schedule.ramp_up is not None else 1
     figure, axes = plt.subplots(rows, 1, figsize=(7.2, 2.4 * rows), sharex=True, squeeze=False, layout="constrained")
     at = _steps_drawn(recipe, steps)
@@ -64,5 +63,5 @@ def _steps_drawn(recipe: Recipe, steps: int) -> list[int]:
     for number in parts_of_run(recipe.schedule, steps=steps).values():
         step += number
         edges.append(min(step, steps - 1))
-    edges += [stretch.first_step for stretch in batches_of(recipe.schedule).stretches if stretch.first_step < steps]
+    edges += [stretch.first_step for stretch in recipe.schedule.batches.stretches if stretch.first_step < steps]
     return sorted({*edges, *range(0, steps, max(1, steps // _POINTS))})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any
+
+from recipes.numbers.batches import Batches, Stretch, growing_batches
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,21 @@ class ParallelRecipe:
     node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
     check_memory: bool = True  # False tries a layout that by the estimate does not fit
     overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Processes of one replica of the model, which work on the same samples."""
+        return self.tensor_parallel_size * self.context_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of replicas of the model."""
+        return self.world_size // self.model_parallel_size
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,20 @@ class ScheduleRecipe:
     embedding_min_learning_rate: float | None = None  # at the end of their decay; by default min_learning_rate
     embedding_weight_decay: float | None = None  # of token table and output layer; by default that of the others
     ramp_up: RampUpRecipe | None = None  # batches that grow at the beginning; by default all have global_batch_size
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batches of a schedule, whose ramp-up divides (`recipes.rules.schedule_checks`)."""
+        if (ramp := self.ramp_up) is None:
+            return Batches((Stretch(0, 0, self.global_batch_size),))
+        return growing_batches(ramp.start_batch_size, ramp.batch_size_increment, ramp.samples, self.global_batch_size)
+
+    @property
+    def embedding_rates(self) -> tuple[float, float]:
+        """The highest and the lowest learning rate of token table and output layer."""
+        highest, lowest = self.embedding_learning_rate, self.embedding_min_learning_rate
+        return self.learning_rate if highest is None else highest, self.min_learning_rate if lowest is None else lowest
+
     weight_decay: float = 0.01  # decoupled (AdamW): times the learning rate of the step
     adam_beta1: float = 0.9  # decay of the first moment
     adam_beta2: float = 0.95  # decay of the second moment
@@ -168,10 +201,16 @@ class RunRecipe:
     skip_nonfinite_steps: int = 0  # steps of the whole run that may be passed over because a loss or gradient is not finite
     wandb_project: str | None = None  # log to Weights & Biases too: offline, to be sent later
 
+    def steps_between_saves(self, *, step_seconds: float) -> int:
+        """Steps from one checkpoint to the next at a speed, by number or by time, whichever comes first."""
+        if self.checkpoint_every_minutes is None:
+            return self.checkpoint_every_steps
+        return min(self.checkpoint_every_steps, math.ceil(self.checkpoint_every_minutes * 60 / step_seconds))
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run."""
+    """One training run, with the numbers that follow from it, which checks, plan, rehearsal and engine read here."""
 
     name: str  # for people
     model: ModelRecipe
@@ -187,6 +226,49 @@ class Recipe:
     second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42  # of the order of the data, of dropout and of what is drawn
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Passes of one rank in one optimizer step, of a full batch."""
+        return self.schedule.global_batch_size // (self.schedule.micro_batch_size * self.parallel.data_parallel_size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks, of a full batch."""
+        return self.schedule.global_batch_size * self.data.sequence_length
+
+    @cached_property
+    def total_steps(self) -> int:
+        """Optimizer steps of the run: as many whole ones as its tokens fill.
+
+        Raises:
+            ValueError: if the recipe gives epochs: then the data decides, and `recipes.rules.checks.check_run` gives the recipe with its steps.
+        """
+        if self.schedule.max_steps is not None:
+            return self.schedule.max_steps
+        if self.schedule.train_tokens is None:
+            raise ValueError(f"the steps of recipe {self.name} follow from its data; take the recipe that check_run gives")
+        return self.schedule.batches.whole_steps(self.schedule.train_tokens // self.data.sequence_length)
+
+    @property
+    def run_samples(self) -> int:
+        """Samples of the whole run over all ranks."""
+        return self.schedule.batches.samples(self.total_steps)
+
+    @property
+    def run_tokens(self) -> int:
+        """Tokens of the whole run over all ranks."""
+        return self.run_samples * self.data.sequence_length
+
+    @property
+    def validation_steps(self) -> int | None:
+        """After how many steps held-out text is measured: as the recipe says, else as often as a checkpoint is saved; None without text."""
+        return (self.run.validate_every_steps or self.run.checkpoint_every_steps) if self.data.validation else None
+
+    def steps_of_full_batches(self, first_step: int, last_step: int) -> float:
+        """How many steps of a full batch see as many samples as those from one step to another."""
+        batches = self.schedule.batches
+        return (batches.samples(last_step) - batches.samples(first_step)) / self.schedule.global_batch_size
 
 
 MASKED = "masked"

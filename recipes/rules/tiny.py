@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipes.numbers.batches import batches_of
 from recipes.rules.published import published_steps
 from recipes.rules.schema import RampUpRecipe, Recipe
 
@@ -56,9 +55,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
         if (number := getattr(schedule, name)) is not None:
             yield f"schedule.{name}", scaled(number)
     if schedule.ramp_up is not None:
-        yield from _ramp_up(
-            schedule.ramp_up, size, share_of_samples=size.steps * size.global_batch_size / batches_of(schedule).samples(steps)
-        )
+        yield from _ramp_up(schedule.ramp_up, size, share_of_samples=size.steps * size.global_batch_size / schedule.batches.samples(steps))
     yield "parallel.num_nodes", 1
     yield "parallel.devices_per_node", size.devices
     yield "parallel.tensor_parallel_size", size.tensor_parallel_size

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from common.artifacts import MANIFEST_NAME, read_manifest
 from conversion.checkpoints.hf_files import CONFIG_NAME
-from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe
 from recipes.runs.launch import is_first_process
 from recipes.runs.run_dir import newest_checkpoint
@@ -49,7 +48,7 @@ def export_finished(recipe: Recipe, run_dir: Path, *, converts: bool) -> None:
         ValueError: if it cannot be converted.
     """
     newest = newest_checkpoint(run_dir)
-    if recipe.run.export is None or newest is None or newest[0] < arithmetic.total_steps(recipe):
+    if recipe.run.export is None or newest is None or newest[0] < recipe.total_steps:
         return
     output = run_dir / EXPORT_NAME
     made = read_manifest(output)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from common import command
 from common.lease import PATIENCE_SECONDS, Fence, take_lease, this_process, wait_for_lease
-from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -29,7 +28,7 @@ def must_launch(recipe: Recipe) -> bool:
     Raises:
         ValueError: if the recipe needs several nodes and nothing started its processes, or a launcher started another number of them.
     """
-    wanted, launcher = arithmetic.world_size(recipe.parallel), _launcher()
+    wanted, launcher = recipe.parallel.world_size, _launcher()
     if launcher is not None and launcher[1] != wanted and (launcher[0] == _TORCHRUN or launcher[1] > 1):
         nodes, devices = recipe.parallel.num_nodes, recipe.parallel.devices_per_node
         raise ValueError(
@@ -112,7 +111,7 @@ def share_of_inputs(recipe: Recipe) -> tuple[int, int] | None:
     """
     if _LAUNCHED in os.environ:
         return None
-    return (0, 1) if must_launch(recipe) else (process_rank(), arithmetic.world_size(recipe.parallel))
+    return (0, 1) if must_launch(recipe) else (process_rank(), recipe.parallel.world_size)
 
 
 def order_kernels() -> None:

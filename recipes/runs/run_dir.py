@@ -138,7 +138,7 @@ def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str 
     changed = recipe_changes(recorded, recipe)
     if not changed:
         return None
-    steps, new_steps = arithmetic.total_steps(recorded), arithmetic.total_steps(recipe)
+    steps, new_steps = recorded.total_steps, recipe.total_steps
     if is_lengthened(recorded, recipe):
         _require_optimizer_state(run_dir, recorded, steps)
         if writes:
@@ -184,7 +184,7 @@ def _about_rate_and_data(recipe: Recipe, recorded: Recipe, steps: int, new_steps
 def is_lengthened(before: Recipe, now: Recipe) -> bool:
     """Whether the second recipe is that of the same run with more steps."""
     changed = recipe_changes(before, now)
-    return arithmetic.total_steps(now) > arithmetic.total_steps(before) and all(key.split(" ")[0] in _LENGTH for key in changed)
+    return now.total_steps > before.total_steps and all(key.split(" ")[0] in _LENGTH for key in changed)
 
 
 def recipe_changes(before: Recipe, now: Recipe) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from common.artifacts import read_manifest
 from common.plain_files import read_json
-from recipes.numbers import arithmetic
 from recipes.planner import costs
 from recipes.planner.hardware import Gpu, find_gpu
 from recipes.rules.schema import recipe_from_mapping
@@ -74,7 +73,7 @@ def cost_until(run_dir: Path, step: int, *, gpu: Gpu | None = None, kg_per_kwh: 
         until = min(last, step)
         seconds += (until - first) * pace
         # Those of the part of the run that saved these steps.
-        of_part = next((devices[saved] for saved in sorted(devices) if saved >= until), arithmetic.world_size(recipe.parallel))
+        of_part = next((devices[saved] for saved in sorted(devices) if saved >= until), recipe.parallel.world_size)
         device_seconds += (until - first) * pace * of_part
         first = until
         if until == step:

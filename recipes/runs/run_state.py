@@ -10,7 +10,6 @@ from typing import Any
 
 from common.artifacts import check_files, read_manifest
 from common.plain_files import read_json
-from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe, recipe_from_mapping
 from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
 
@@ -51,7 +50,7 @@ def read_run_state(run_dir: Path, *, at_least: int = 0) -> RunState:
     recipe = read_recipe(run_dir)
     return RunState(
         saved_step=next((step for step, _, problem in _checkpoints(run_dir) if problem is None), 0),
-        total_steps=max(arithmetic.total_steps(recipe), at_least) if recipe else None,
+        total_steps=max(recipe.total_steps, at_least) if recipe else None,
         metrics=next((record for record in reversed(last_records(run_dir / METRICS_NAME, _LAST_RECORDS)) if "loss" in record), {}),
         stop_requested=(run_dir / STOP_NAME).exists(),
     )
@@ -59,9 +58,7 @@ def read_run_state(run_dir: Path, *, at_least: int = 0) -> RunState:
 
 def full_step_seconds(record: Mapping[str, Any], recipe: Recipe) -> float:
     """What a step with a full batch takes, by the metrics of a step."""
-    seconds = record.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / float(
-        record["tokens_per_second"]
-    )  # of an earlier version
+    seconds = record.get("seconds_per_step") or recipe.tokens_per_step / float(record["tokens_per_second"])  # of an earlier version
     full = recipe.schedule.global_batch_size
     return float(seconds) * full / record.get("batch_size", full)
 

@@ -15,7 +15,6 @@ from conversion.checkpoints.nemo_checkpoint import copy_context
 from data_prep.megatron.index import PREFIX
 from data_prep.tokenizers.frame import FRONT
 from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.rates import Rates, new_rows
 from recipes.numbers.steps import weights_of
 from recipes.planner.hardware import GPUS
@@ -82,7 +81,7 @@ def make_callbacks(
     Args:
         fence: of the run's lease on its directory.
     """
-    steps, shared_fence = arithmetic.total_steps(recipe), SharedFence(fence)
+    steps, shared_fence = recipe.total_steps, SharedFence(fence)
     file = MetricsFile(run_dir / METRICS_NAME, may_write=shared_fence.may_write)
     metrics = Metrics(
         file,
@@ -110,7 +109,7 @@ def make_callbacks(
         arguments=asdict(recipe),
         optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         asynchronous=recipe.run.asynchronous_save,
-        batches=batches_of(recipe.schedule),
+        batches=recipe.schedule.batches,
         facts_of_samples=LanguageFacts(recipe, inputs),
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
         fence=shared_fence,
@@ -124,7 +123,7 @@ def make_callbacks(
             run_dir,
             file,
             budget=recipe.run.skip_nonfinite_steps,
-            batches=batches_of(recipe.schedule),
+            batches=recipe.schedule.batches,
             micro_batch_size=recipe.schedule.micro_batch_size,
         ),
         metrics=metrics,
@@ -154,7 +153,7 @@ def _context(recipe: Recipe, run_dir: Path) -> Path:
 
 
 def _validation(recipe: Recipe, inputs: RunInputs, metrics: Metrics, watchdog: Watchdog) -> Validation | None:
-    every_steps = arithmetic.validation_steps(recipe)
+    every_steps = recipe.validation_steps
     if every_steps is None:
         return None
     masks = masks_of(recipe)
@@ -163,7 +162,7 @@ def _validation(recipe: Recipe, inputs: RunInputs, metrics: Metrics, watchdog: W
         metrics,
         watchdog,
         every_steps=every_steps,
-        max_steps=arithmetic.total_steps(recipe),
+        max_steps=recipe.total_steps,
         max_samples=recipe.run.validation_batches * recipe.schedule.global_batch_size,
         sequence_length=recipe.data.sequence_length,
         micro_batch_size=recipe.schedule.micro_batch_size,
@@ -179,7 +178,7 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
     )
     return Rates(
         positions_per_sample=recipe.data.sequence_length,
-        batches=batches_of(recipe.schedule),
+        batches=recipe.schedule.batches,
         bytes_per_token=bytes_per_token,
         held_out_bytes_per_token={language: _bytes_per_token(manifest) for language, manifest in inputs.validation.items()},
         flops_per_token=arithmetic.flops_per_token(
@@ -189,7 +188,7 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
             factorised_size=factorised_size(recipe),
             predicted_share=predicted_share(recipe),
         ),
-        num_devices=arithmetic.world_size(recipe.parallel),
+        num_devices=recipe.parallel.world_size,
         peak_flops=_peak_flops(recipe),
     )
 

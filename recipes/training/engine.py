@@ -16,7 +16,6 @@ from conversion.families import family_of
 from data_prep.megatron.index import PREFIX
 from nemo_patches.quiet import quiet_imports
 from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.numbers.recomputation import FEED_FORWARD, resolved
 from recipes.numbers.steps import blend_of, drawn_blend, has_answers, weights_of
 from recipes.rules.checks import padded_vocab_size, trained_names
@@ -76,7 +75,7 @@ class ClosedFormSchedule(LRSchedulerModule):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
-        self._schedule, self._steps = recipe.schedule, arithmetic.total_steps(recipe)
+        self._schedule, self._steps = recipe.schedule, recipe.total_steps
 
     def scheduler(self, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Lightning's description of a scheduler that is stepped once per optimizer step."""
@@ -349,7 +348,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         num_nodes=recipe.parallel.num_nodes,
         strategy=strategy,
         plugins=[nl.MegatronMixedPrecision(precision="bf16-mixed" if recipe.precision == "bf16" else "32"), *_environment(recipe)],
-        max_steps=arithmetic.total_steps(recipe),
+        max_steps=recipe.total_steps,
         log_every_n_steps=0,  # Metrics does it; Lightning would write the same again under other names, with steps counted from 0
         limit_val_batches=0,  # Validation does it
         num_sanity_val_steps=0,
@@ -364,7 +363,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
 
 def _environment(recipe: Recipe) -> list[LightningEnvironment]:
     """Where Lightning would take its number of ranks from a Slurm that has not started this process alone, or refuse srun without an option."""
-    if arithmetic.world_size(recipe.parallel) == 1:
+    if recipe.parallel.world_size == 1:
         return [LightningEnvironment()]
     os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(recipe.parallel.devices_per_node))
     return []
@@ -401,7 +400,7 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         config=OptimizerConfig(
             optimizer="adam",
             lr=schedule.learning_rate,
-            decoupled_lr=arithmetic.embedding_rates(schedule)[0] if has_own_rate else None,
+            decoupled_lr=schedule.embedding_rates[0] if has_own_rate else None,
             weight_decay=schedule.weight_decay,
             adam_beta1=schedule.adam_beta1,
             adam_beta2=schedule.adam_beta2,
@@ -457,7 +456,7 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         passes = (prefixes, blend_of(recipe, inputs.train))
         build = partial(PassesDataModule, *passes, with_answers=[has_answers(manifest) for manifest in inputs.train])
     elif recipe.data.pad_documents:  # which Megatron's own order does not know
-        passes = (prefixes, drawn_blend(recipe, inputs.train, num_samples=arithmetic.run_samples(recipe)))
+        passes = (prefixes, drawn_blend(recipe, inputs.train, num_samples=recipe.run_samples))
     if masks is not None:
         padding_id = masks[0].padding_id if recipe.data.pad_documents else None
         build = (
@@ -474,13 +473,13 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         persistent_workers=recipe.data.num_workers > 0,
         seed=recipe.seed,
         index_mapping_dir=str(index_dir),
-        num_train_samples=arithmetic.run_samples(recipe),
+        num_train_samples=recipe.run_samples,
         dataset_cls=DocumentSamples if recipe.data.document_mask else GPTDataset,
         eod_mask_loss=recipe.data.document_mask,
     )
     if recipe.schedule.ramp_up is not None:
         data.data_sampler = GrowingBatches(
-            batches_of(recipe.schedule), seq_len=recipe.data.sequence_length, micro_batch_size=recipe.schedule.micro_batch_size
+            recipe.schedule.batches, seq_len=recipe.data.sequence_length, micro_batch_size=recipe.schedule.micro_batch_size
         )
     data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample
     return data
@@ -488,7 +487,7 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
 
 def _strategy(recipe: Recipe) -> RecipeStrategy:
     parallel = recipe.parallel
-    copies = arithmetic.data_parallel_size(parallel) * parallel.context_parallel_size
+    copies = parallel.data_parallel_size * parallel.context_parallel_size
     overlaps = parallel.overlap_communication and copies > 1
     return RecipeStrategy(
         factors=Path(recipe.model.factors) if recipe.model.factors else None,

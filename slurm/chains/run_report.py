@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.tables import markdown_table
-from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import read_first_steps, verdict
 from recipes.runs.run_dir import is_disk_full
 from recipes.runs.run_state import RunState, full_step_seconds, read_recipe
@@ -163,7 +162,7 @@ def _seconds_to_end(run_dir: Path, state: RunState, step: int) -> float | None:
     recipe, speed = read_recipe(run_dir), state.metrics.get("tokens_per_second")
     if recipe is None or not speed or state.total_steps is None:
         return None
-    return max(0.0, arithmetic.steps_of_full_batches(recipe, step, state.total_steps)) * full_step_seconds(state.metrics, recipe)
+    return max(0.0, recipe.steps_of_full_batches(step, state.total_steps)) * full_step_seconds(state.metrics, recipe)
 
 
 def _row(attempt: Attempt) -> list[str]:

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.numbers import arithmetic
-from recipes.numbers.batches import batches_of
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
@@ -52,14 +50,14 @@ def plan_lines(submission: Submission) -> list[str]:
         ValueError: if the layout does not fit the cluster's GPUs, or its checkpoints the memory of a node.
     """
     recipe, job, cluster, run_dir = submission.recipe, submission.job, submission.cluster, submission.run_dir
-    steps, step = arithmetic.total_steps(recipe), read_run_state(run_dir).saved_step
+    steps, step = recipe.total_steps, read_run_state(run_dir).saved_step
     estimate = _estimate(submission, steps, step)
     rows: list[Row] = [
         ("run", f"{run_dir} ({f'goes on from step {step:,}' if step else 'new'})"),
-        ("recipe", f"{recipe.name}: {steps:,} steps of {arithmetic.tokens_per_step(recipe):,} tokens"),
+        ("recipe", f"{recipe.name}: {steps:,} steps of {recipe.tokens_per_step:,} tokens"),
         (
             "layout",
-            f"{job.num_nodes} nodes x {job.tasks_per_node} tasks = {layout_of(recipe)}, {arithmetic.accumulation_steps(recipe)} accumulation steps",
+            f"{job.num_nodes} nodes x {job.tasks_per_node} tasks = {layout_of(recipe)}, {recipe.accumulation_steps} accumulation steps",
         ),
         ("memory", f"{estimate.choice.fit} on each {estimate.gpu.name}" if estimate else f"not estimated: {_why_not(submission)}"),
         ("host memory", _host_memory(submission)),
@@ -115,7 +113,7 @@ def _estimate(submission: Submission, steps: int, first_step: int) -> RunEstimat
     model, layout, gpu = planned_model(recipe, submission.inputs), layout_of(recipe), find_gpu(str(submission.cluster.gpu.gpu))
     if recipe.parallel.check_memory:
         raise_all(refusal(model, layout, gpu), subject=f"recipe {recipe.name} on {submission.cluster.name}")
-    return estimate_run(model, layout, gpu, steps=steps, first_step=first_step, batches=batches_of(recipe.schedule))
+    return estimate_run(model, layout, gpu, steps=steps, first_step=first_step, batches=recipe.schedule.batches)
 
 
 def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
@@ -131,14 +129,14 @@ def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
 def _hours(submission: Submission, steps: int, first_step: int, estimate: RunEstimate | None) -> list[Row]:
     """Time, jobs that it needs, GPU hours against the allocation; the most that the chain can use where the speed is not known."""
     job, chain, allocation = submission.job, submission.chain, submission.cluster.allocation_gpu_hours
-    devices = arithmetic.world_size(submission.recipe.parallel)
+    devices = submission.recipe.parallel.world_size
     step_seconds, source = _measured_step_seconds(submission.run_dir, submission.recipe), "as the run went so far"
     if step_seconds is None and estimate is not None:
         step_seconds, source = estimate.choice.time.total, "estimated"
     rows = []
     if step_seconds is not None:
-        seconds = arithmetic.steps_of_full_batches(submission.recipe, first_step, steps) * step_seconds
-        size = "with a full batch, fewer at first, " if first_step < batches_of(submission.recipe.schedule).ramp_steps else ""
+        seconds = submission.recipe.steps_of_full_batches(first_step, steps) * step_seconds
+        size = "with a full batch, fewer at first, " if first_step < submission.recipe.schedule.batches.ramp_steps else ""
         rows.append(
             (
                 "time",
@@ -172,7 +170,7 @@ def _checkpoints(submission: Submission, estimate: RunEstimate | None) -> str:
     if seconds is None or step_seconds is None:
         return every
     save_seconds, write_seconds = seconds
-    failure_seconds = costs.failure_seconds(arithmetic.world_size(recipe.parallel))
+    failure_seconds = costs.failure_seconds(recipe.parallel.world_size)
     # A save beside the training hardly stops it, but the next one waits until that is written.
     best = max(1, round(max(costs.checkpoint_interval(save_seconds, failure_seconds), write_seconds) / step_seconds))
     return f"{every}; best at {best:,} (Daly 2006: {save_seconds:.1f} s to save, {source}, a failure every {failure_seconds / 3600:.0f} h)"

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from common.plain_files import read_json, write_json
-from recipes.numbers import arithmetic
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.file import Pipeline, output_of, pipeline_from_mapping, recipe_of
 from recipes.pipelines.local import only_run
@@ -140,7 +139,7 @@ def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: 
         output, recipe = output_of(pipeline, task), recipe_of(pipeline, task)
         assert output is not None  # checked when the pipeline was read
         run_dirs[task.index] = output
-        steps[task.index] = arithmetic.total_steps(recipe) if recipe.schedule.epochs is None else None  # else the data decides
+        steps[task.index] = recipe.total_steps if recipe.schedule.epochs is None else None  # else the data decides
     if stage_job.is_array:
         return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory, tag=tag, total_steps=steps)
     return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain, tag=tag, total_steps=steps[0])

@@ -39,7 +39,6 @@ def steps_seen(
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 
     from nemo_patches.tokenizer import EndOfDocument
-    from recipes.numbers.batches import batches_of
     from recipes.numbers.blend import Blend
     from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
     from recipes.training.growing_batches import GrowingBatches
@@ -48,7 +47,7 @@ def steps_seen(
 
     ramp = RampUpRecipe(*ramp_up) if ramp_up else None
     schedule = ScheduleRecipe(global_batch_size=batch, micro_batch_size=MICRO_BATCH, learning_rate=1.0, ramp_up=ramp)
-    batches = batches_of(schedule)
+    batches = schedule.batches
     settings: dict[str, Any] = {
         "seq_length": sequence_length,
         "tokenizer": EndOfDocument(vocab_size=2000, eos_id=1999, identity="test"),

@@ -34,7 +34,7 @@ def ranking(name: str) -> tuple[Choice, list[Choice]]:
 )
 def test_stages_see_their_corpora(name: str, tokens: int, gpus: int, corpora: int) -> None:
     recipe = compose_recipe(f"gams3/{name}")
-    assert arithmetic.run_tokens(recipe) == tokens and arithmetic.world_size(recipe.parallel) == gpus
+    assert recipe.run_tokens == tokens and recipe.parallel.world_size == gpus
     assert recipe.data.blend is not None and len(recipe.data.blend) == corpora
     assert sum(recipe.data.blend.values()) == pytest.approx(1, abs=0.002)
     assert set(recipe.data.blend) <= set(table_rows(KNOWN_TABLE)), "names that data_prep.collect knows"
@@ -60,9 +60,9 @@ def test_what_nemo_made_of_them_is_a_choice() -> None:
 def test_the_ramp_up_is_a_switch() -> None:
     plain, growing = (compose_recipe("gams3/base_cpt", choices) for choices in ([], ["+batch=gams3_ramp_up"]))
     assert plain.schedule.ramp_up is None and growing.schedule.ramp_up is not None
-    assert arithmetic.run_samples(plain) == 6953 * 256
+    assert plain.run_samples == 6953 * 256
     # 192,000 samples in batches of 128 and of 192 each, then whole ones.
-    assert arithmetic.run_samples(growing) == 384_000 + (6953 - 1500 - 1000) * 256
+    assert growing.run_samples == 384_000 + (6953 - 1500 - 1000) * 256
     check_run(*published_inputs(growing))
 
 

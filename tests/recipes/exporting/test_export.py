@@ -61,11 +61,11 @@ def test_every_published_run_is_exported_or_refused_with_reasons(name: str, targ
     if target == "megatron-bridge":
         config = bridge_config(recipe, inputs, **PLACES)
         assert yaml.safe_load(yaml.safe_dump(config)) == config
-        assert config["train"]["train_iters"] == arithmetic.total_steps(recipe)
+        assert config["train"]["train_iters"] == recipe.total_steps
         assert config["model"]["num_layers"] == inputs.model["num_layers"]
     else:
         arguments = dict(lm_arguments(recipe, inputs, **PLACES))
-        assert arguments["--train-iters"] == (str(arithmetic.total_steps(recipe)),)
+        assert arguments["--train-iters"] == (str(recipe.total_steps),)
         assert arguments["--num-layers"] == (str(inputs.model["num_layers"]),)
 
 

@@ -37,8 +37,8 @@ def _recipe(**schedule: object) -> Recipe:
 
 def test_steps_of_gams() -> None:
     # The paper rounds to 13,400 and 22,000.
-    assert arithmetic.total_steps(_recipe(train_tokens=28_130_000_000)) == 13_413
-    assert arithmetic.total_steps(_recipe(train_tokens=47_440_000_000)) == 22_621
+    assert _recipe(train_tokens=28_130_000_000).total_steps == 13_413
+    assert _recipe(train_tokens=47_440_000_000).total_steps == 22_621
 
 
 def test_parameters_of_gams() -> None:
@@ -94,9 +94,9 @@ def test_flops_of_gams_are_those_of_a_hand_calculation() -> None:
 
 def test_layout() -> None:
     recipe = _recipe(max_steps=10)
-    assert arithmetic.data_parallel_size(recipe.parallel) == 64
-    assert arithmetic.accumulation_steps(recipe) == 4
-    assert arithmetic.tokens_per_step(recipe) == 2_097_152
+    assert recipe.parallel.data_parallel_size == 64
+    assert recipe.accumulation_steps == 4
+    assert recipe.tokens_per_step == 2_097_152
 
 
 @pytest.mark.parametrize(("size", "rows"), [(1, 128), (128, 128), (129, 256), (50_265, 50_304), (80_000, 80_000)])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.numbers import arithmetic
 from recipes.numbers.steps import weights_of
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import RunRecipe
@@ -53,8 +52,8 @@ def test_what_does_not_fit_is_refused(overrides: tuple[str, ...], sentence: str)
 
 def test_saves_by_steps_or_minutes_whichever_comes_first() -> None:
     run = RunRecipe(checkpoint_every_steps=500)
-    assert arithmetic.steps_between_saves(run, step_seconds=20) == 500
+    assert run.steps_between_saves(step_seconds=20) == 500
     timed = replace(run, checkpoint_every_minutes=30)
-    assert arithmetic.steps_between_saves(timed, step_seconds=20) == 90
-    assert arithmetic.steps_between_saves(timed, step_seconds=1) == 500
+    assert timed.steps_between_saves(step_seconds=20) == 90
+    assert timed.steps_between_saves(step_seconds=1) == 500
     assert compose_recipe("demo_adapt").run.checkpoint_every_minutes is None

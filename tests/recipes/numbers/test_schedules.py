@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.numbers.arithmetic import embedding_learning_rate, learning_rate
-from recipes.numbers.batches import batches_of
 from recipes.numbers.schedules import DECAYS
 from recipes.plan import plan, render
 from recipes.rules.compose import compose_recipe
@@ -113,7 +112,7 @@ def _ramped(start: int, increment: int, samples: int, full: int) -> ScheduleReci
 
 def test_the_ramp_of_gams3() -> None:
     """128 by 64 over 384,000 samples to 256: each size for 192,000 of them."""
-    batches = batches_of(_ramped(128, 64, 384_000, 256))
+    batches = _ramped(128, 64, 384_000, 256).batches
     assert list(batches.parts(6_953)) == [(128, 1_500), (192, 1_000), (256, 4_453)]
     assert batches.samples(6_953) == 384_000 + 4_453 * 256
     assert batches.ramp_steps == 2_500
@@ -131,7 +130,7 @@ def test_batches_are_those_of_megatron(start: int, increment: int, increments: i
     from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
     full = start + increments * increment
-    batches = batches_of(_ramped(start, increment, samples, full))
+    batches = _ramped(start, increment, samples, full).batches
     theirs = RampupBatchsizeNumMicroBatchesCalculator(full, 1, 1, False, 1, start, increment, samples)
     seen = 0
     for step in range(steps):
@@ -278,4 +277,4 @@ def test_the_tiny_form_keeps_the_shape(tmp_path: Path) -> None:
     tiny = compose_recipe(str(mine), ["+size=tiny", "model.checkpoint=nemo", "data.train=[data]"]).schedule
     assert (tiny.max_steps, tiny.warmup_steps, tiny.hold_steps, tiny.constant_steps) == (12, 2, 3, 0)
     assert tiny.ramp_up == RampUpRecipe(4, 4, 28)  # 0.3 of 96
-    assert list(batches_of(tiny).parts(12)) == [(4, 7), (8, 5)]
+    assert list(tiny.batches.parts(12)) == [(4, 7), (8, 5)]

@@ -12,7 +12,6 @@ import pytest
 from common.artifacts import read_manifest, write_manifest
 from common.command import arguments_of
 from data_prep import train_tokenizer
-from recipes.numbers import arithmetic
 from recipes.pipelines.file import Pipeline, Task, command_of, output_of, pipeline_from_mapping, tasks_of, training_overrides
 from recipes.pipelines.state import Record, forget, is_complete, write_record
 from recipes.pipelines.work import Choice, find_work, remove_unneeded, tasks_to_run
@@ -110,12 +109,10 @@ def test_a_finished_run_of_another_recipe_is_refused(pipeline: Pipeline, tmp_pat
     assert run_dir is not None
     recipe = compose_recipe("demo_adapt", training_overrides(pipeline, task))
     record_recipe(run_dir, recipe)
-    light_training.save(run_dir, arithmetic.total_steps(recipe), "state")
+    light_training.save(run_dir, recipe.total_steps, "state")
     assert is_complete(pipeline, task)
     (run_dir / "recipe.json").unlink()
-    record_recipe(
-        run_dir, replace(recipe, schedule=replace(recipe.schedule, max_steps=arithmetic.total_steps(recipe) - 1, train_tokens=None))
-    )
+    record_recipe(run_dir, replace(recipe, schedule=replace(recipe.schedule, max_steps=recipe.total_steps - 1, train_tokens=None)))
     assert not is_complete(pipeline, task), "the recipe has become longer, and the run goes on"
     (run_dir / "recipe.json").unlink()
     record_recipe(run_dir, replace(recipe, seed=7))

@@ -12,7 +12,6 @@ from common.command import arguments_of
 from conversion.embeddings.options import VectorOptions
 from conversion.families import language_config
 from conversion.transfer import main as transfer
-from recipes.numbers import arithmetic
 from recipes.plan import main, plan, render
 from recipes.planner.hardware import find_gpu
 from recipes.planner.layout import layout_of
@@ -52,7 +51,7 @@ def test_it_plans_without_inputs_and_without_torch(name: str) -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_its_tiny_form_keeps_what_it_does(name: str) -> None:
     full, tiny = compose_recipe(name), compose_recipe(name, ["+size=tiny"])
-    assert arithmetic.world_size(tiny.parallel) == 2 and tiny.data.sequence_length == 48 and tiny.precision == "32"
+    assert tiny.parallel.world_size == 2 and tiny.data.sequence_length == 48 and tiny.precision == "32"
     assert tiny.schedule.epochs == full.schedule.epochs
     assert bool(tiny.schedule.warmup_steps) == bool(full.schedule.warmup_steps)
     assert bool(tiny.schedule.constant_steps) == bool(full.schedule.constant_steps)
@@ -80,7 +79,7 @@ def test_overrides_win_over_the_tiny_form() -> None:
 def test_steps_follow_from_tokens_and_batch(name: str, computed: int, paper: int | None) -> None:
     """GaMS rounds, once by 3 %; the plan shows both."""
     recipe, sections = _planned(name)
-    assert sections["schedule"]["steps"] == arithmetic.total_steps(recipe) == computed
+    assert sections["schedule"]["steps"] == recipe.total_steps == computed
     assert sections["schedule"].get("steps as the paper rounds them") == paper
 
 
@@ -247,7 +246,7 @@ def test_sava_has_two_schedules(name: str, warmup: int, steps: int, start: str) 
 def test_low_resource_runs_fit_the_one_gpu_of_the_paper(name: str) -> None:
     """Low-resource paper, C.3: "a single NVIDIA A100 (80GB) for all experiments"; its Table 6; sentences of "0.01GB"."""
     recipe, _ = _planned(name)
-    assert (arithmetic.world_size(recipe.parallel), recipe.parallel.gpu) == (1, "a100-80gb")
+    assert (recipe.parallel.world_size, recipe.parallel.gpu) == (1, "a100-80gb")
     schedule = recipe.schedule
     assert (schedule.global_batch_size, schedule.epochs, schedule.learning_rate, schedule.warmup_steps) == (8, 2, 1e-4, 100)
     assert (schedule.adam_beta1, schedule.adam_beta2, schedule.adam_epsilon, schedule.weight_decay) == (0.9, 0.999, 1e-8, 0.01)

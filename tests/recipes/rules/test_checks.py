@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from common.artifacts import write_manifest
-from recipes.numbers import arithmetic
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
 from recipes.rules.compose import compose_recipe, recipe_names
@@ -292,5 +291,5 @@ def test_signals_and_budgets_are_checked() -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_held_out_text_that_is_given_is_never_ignored(name: str) -> None:
     recipe = compose_recipe(name, ["data.validation=held_out"])
-    assert arithmetic.validation_steps(recipe) == (recipe.run.validate_every_steps or recipe.run.checkpoint_every_steps)
-    assert arithmetic.validation_steps(compose_recipe(name)) is None
+    assert recipe.validation_steps == (recipe.run.validate_every_steps or recipe.run.checkpoint_every_steps)
+    assert compose_recipe(name).validation_steps is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,7 +170,7 @@ def test_one_sentence_for_many_languages_that_come_too_often() -> None:
     data = DataRecipe(sequence_length=512, train=train, languages=languages, sampling_exponent=0.3)
     sizes = [manifest(10_000_000 if number else 600) for number in range(300)]
     many = [manifest(10_000_000_000 if number < 100 else 600 + number) for number in range(300)]
-    recipe = SimpleNamespace(data=data, schedule=recipe.schedule)  # type: ignore[assignment]
+    recipe = replace(recipe, data=data)
     [sentence] = pass_warnings(recipe, sizes)
     assert sentence.startswith("the run sees the data set data/000 ")
     [sentence] = pass_warnings(recipe, many)

@@ -104,7 +104,7 @@ def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any, losses_of:
     others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": decayed, "weight_decay": schedule.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(schedule.adam_beta1, schedule.adam_beta2), eps=schedule.adam_epsilon)
-    steps = arithmetic.total_steps(recipe)
+    steps = recipe.total_steps
     for step in range(steps):
         batch = [samples[number] for number in range(step * BATCH, (step + 1) * BATCH)]
         mask = torch.stack([sample["loss_mask"] for sample in batch])

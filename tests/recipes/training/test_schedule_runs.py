@@ -11,7 +11,6 @@ import pytest
 from common.artifacts import read_manifest
 from conversion.checkpoints.factors import COORDINATES, PRIMITIVES
 from recipes.numbers.arithmetic import embedding_learning_rate, learning_rate
-from recipes.numbers.batches import batches_of
 from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
 from tests.conftest import Inputs
 from tests.nemo_patches.test_stand_ins import NEWEST
@@ -76,7 +75,7 @@ def _steps(runs: Runs, name: str) -> list[dict[str, Any]]:
 
 
 def test_rates_and_batches_are_the_closed_forms_at_every_step(runs: Runs, whole: dict[str, Any]) -> None:
-    records, batches = _steps(runs, "whole"), batches_of(SCHEDULE)
+    records, batches = _steps(runs, "whole"), SCHEDULE.batches
     assert [record["batch_size"] for record in records] == [4, 4, 4, 4, 8, 8, 12, 12, 12, 12]
     assert [record["batch_size"] for record in records] == [batches.size(step) for step in range(STEPS)]
     assert [record["tokens"] for record in records] == [batches.samples(step) * SEQUENCE_LENGTH for step in range(1, STEPS + 1)]
@@ -93,7 +92,7 @@ def test_a_ramp_that_passes_over_the_data_takes_every_whole_batch_of_them(runs: 
     samples = (manifest.facts["num_tokens"] - 1) // SEQUENCE_LENGTH  # each reads the first token of the next as the last that it predicts
     data = (f"data.train=[{runs.inputs.held_out}]", "schedule.max_steps=null", "schedule.epochs=1")
     runs.train("passes", *settings, *data, tensor_parallel_size=1)
-    batches, sizes = batches_of(SCHEDULE), [record["batch_size"] for record in _steps(runs, "passes")]
+    batches, sizes = SCHEDULE.batches, [record["batch_size"] for record in _steps(runs, "passes")]
     assert sizes == [batches.size(step) for step in range(batches.whole_steps(samples))]
     assert sizes[-1] == 12 and 0 <= samples - sum(sizes) < 12
 
