@@ -23,10 +23,9 @@ from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
 from common.pages import Drawing, rendered
 from common.tables import markdown_table
-from eval.reporting.charts import Point
+from eval.reporting.charts import Line, Panel, Point, draw, short_number
 from eval.reporting.generation import read_generation
 from eval.reporting.new_tokens import grid_panels, new_tokens_panels
-from eval.reporting.plots import Line, Panel, draw, short_number
 from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines

@@ -45,7 +45,7 @@ from eval.running.earlier import earlier_result, folder_in_use
 from eval.running.evaluation import versions_of
 from eval.running.journal import Journal
 from eval.running.model_names import named_checkpoints
-from eval.tuning.training_state import KeptState
+from eval.tuning.fine_tuning import KeptState
 
 STAGE = "eval.finetune"
 _WEIGHTS, _STATE = "weights", "training.pt"

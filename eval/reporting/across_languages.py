@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from common.tables import markdown_table
 from conversion.measuring.intervals import Estimate, ratio_interval
 from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
-from eval.published.languages import UNKNOWN, Language, language
+from eval.published.by_language import UNKNOWN, Language, language
 from eval.reporting.gams_tables import tex
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL

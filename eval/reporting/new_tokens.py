@@ -6,9 +6,8 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from eval.reporting.charts import Point
+from eval.reporting.charts import Line, Panel, Point
 from eval.reporting.generation import generated_by, read_generation, task_of
-from eval.reporting.plots import Line, Panel
 from eval.reporting.runs import Evaluated, Report, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines

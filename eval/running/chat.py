@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.artifacts import digest_bytes
-from common.time_limit import at_most
 from eval.running.shortening import shortened
 
 if TYPE_CHECKING:
@@ -141,3 +143,26 @@ def chat_of(checkpoint: Checkpoint, *, template: str | None, system_prompt: str 
 def documents_with_turns(documents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Prompt -> document, of those that tell their examples."""
     return {document["prompt"]: document for document in documents if document.get("turns")}
+
+
+@contextmanager
+def at_most(seconds: float, sentence: str) -> Iterator[None]:
+    """A block that ends with a sentence when it takes longer; in the main thread, as signals reach no other.
+
+    Raises:
+        ValueError: with the sentence.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: object) -> None:
+        raise ValueError(sentence)
+
+    before = signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, before)

@@ -1,4 +1,7 @@
-"""Token ids of requests as lm-eval makes them, each text encoded once: for all choices of a question, all tasks, all checkpoints of a tokenizer."""
+"""Token ids of requests as lm-eval makes them, each text encoded once: for all choices of a question, all tasks, all checkpoints of a tokenizer.
+
+Beside it lm-eval's cache hook, by which a generated text says whether it ended by itself or only at the last token allowed.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,21 @@ class Encoder:
     def _loglikelihood_tokens(self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], disable_tqdm: bool = False) -> list[Pair]:
         """lm-eval calls this with what it has encoded."""
         return [(context, continuation) for _, context, continuation in requests]
+
+
+class FinishedTexts:
+    """lm-eval's cache hook, called for each generated text in the order of its batch: remembers which ones ended by themselves.
+
+    Attributes:
+        coming: whether each row of the last batch ended; the backend appends them.
+        by_prompt: what was learned.
+    """
+
+    def __init__(self) -> None:
+        self.coming: list[bool] = []
+        self.by_prompt: dict[str, bool] = {}
+
+    def add_partial(self, kind: str, request: tuple[Any, ...], answer: Any) -> None:
+        """Called by the backend for each answer."""
+        if kind == "generate_until":
+            self.by_prompt[request[0]] = self.coming.pop(0)

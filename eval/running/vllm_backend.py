@@ -6,7 +6,7 @@ from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
 
-from eval.running.finished_texts import FinishedTexts
+from eval.running.encoding import FinishedTexts
 
 
 class VllmModel(VLLM):

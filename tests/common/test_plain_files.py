@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.plain_files import MAX_DEPTH, any_tag_loader, parse_yaml, read_json, read_text, read_yaml, require_plain_files
-from common.time_limit import at_most
 from data_prep.reading.corpora import corpora_from_table
 from data_prep.reading.sources import read_sources
 from data_prep.tokenizers.files import load_tokenizer
+from eval.running.chat import at_most
 from recipes.pipelines.load import load_pipeline
 from recipes.rules.compose import compose_recipe
 from slurm.sites.cluster import load_cluster

@@ -22,7 +22,7 @@ from eval.protocols.tagging import f1_of_counts, span_counts
 from eval.protocols.zero_shot import TASKS, FineTuning, label_names, labelled_rows, scores
 from eval.running.earlier import folder_in_use
 from eval.tuning import fine_tuning
-from eval.tuning.training_state import KeptState
+from eval.tuning.fine_tuning import KeptState
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.eval.encoder_rows import SPECIALS, Sentence, tiny_encoder, word_sentences, write_rows, write_words
 from tests.processes import Group, call_command

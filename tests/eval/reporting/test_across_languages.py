@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 import pytest
 
 from eval import figures, report
-from eval.published.languages import canonical, language
+from eval.published.by_language import canonical, language
 from eval.reporting.across_languages import (
     LEAST_LANGUAGES,
     Mean,
