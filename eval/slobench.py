@@ -20,10 +20,9 @@ from common.artifacts import digest_file, staged_directory, write_manifest
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
 from conversion.measuring.intervals import wilson_interval
-from eval.protocols.few_shot import DEFAULT_SEED
-from eval.protocols.forms import read_label, read_numbers
-from eval.protocols.protocol import documents
+from eval.protocols.protocol import DEFAULT_SEED, documents
 from eval.protocols.rows import Rows, data_folder
+from eval.protocols.scoring import read_label, read_numbers
 from eval.protocols.slovene import WORDINGS, unlabelled_questions
 from eval.running.generation import Settings, Text, transformers_generator
 from eval.running.shortening import shortened
@@ -38,7 +37,7 @@ class TestSet:
     Attributes:
         file: what SloBench calls it, with the suffix it wants.
         shots: the paper's Table 3.
-        form: of a valid answer, see `eval.protocols.forms`; None for numbers of right answers (MultiRC).
+        form: of a valid answer, see `eval.protocols.scoring`; None for numbers of right answers (MultiRC).
         labels: SloBench's, in the order of the form's.
     """
 

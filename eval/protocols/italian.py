@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset, documents
+from eval.protocols.protocol import Protocol, as_dataset
 from eval.protocols.rows import Row, Rows, field
 from eval.protocols.text_overlap import Words, exact_match, italian_answer, rouge_l, word_f1
 
@@ -110,15 +110,9 @@ def _with_language(row: Row, language: str) -> Row:
     return {language: {"id": f"{row['id']} ({language})", **field(row, language)}}
 
 
-def load_translated(
-    *, protocol: str, language: str, data: str | None = None, split: str | None = None, items: int | None = None, **metadata: Any
-) -> DatasetDict:
-    """Documents of one ITA-Bench set in one language, asked without examples.
-
-    Args:
-        metadata: what else lm-eval hands over; not used.
-    """
-    return as_dataset(documents(_translated(protocol, language), data=data, split=split, items=items))
+def load_translated(*, protocol: str, language: str, **metadata: Any) -> DatasetDict:
+    """Documents of one ITA-Bench set in one language, asked without examples."""
+    return as_dataset(_translated(protocol, language), **metadata)
 
 
 SQUAD_IT = Protocol(
@@ -132,22 +126,9 @@ SQUAD_IT = Protocol(
 )
 
 
-def load_squad(
-    *,
-    data: str | None = None,
-    shots: int,
-    seed: int,
-    split: str | None = None,
-    items: int | None = None,
-    turns: bool = False,
-    **metadata: Any,
-) -> DatasetDict:
-    """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows.
-
-    Args:
-        metadata: what else lm-eval hands over; not used.
-    """
-    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
+def load_squad(**metadata: Any) -> DatasetDict:
+    """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows."""
+    return as_dataset(SQUAD_IT, **metadata)
 
 
 def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

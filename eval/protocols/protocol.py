@@ -1,17 +1,26 @@
-"""What one protocol is, and the documents that lm-eval gets from it: prompts are finished here, examples included."""
+"""What one protocol is, and the documents that lm-eval gets from it: prompts are finished here, examples included.
+
+lm-eval draws solved examples in the order it meets documents, so that its prompts change with the number of processes, with a limit on the
+items and with the shots of the document before.  Here the seed and the document's id alone decide, and fewer examples are always the first
+of more, so that curves over k are paired.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.few_shot import DEFAULT_SEED, draw_examples, example_pool
 from eval.protocols.rows import Row, Rows, data_folder, read_rows
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
+
+
+DEFAULT_SEED = 1234
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,66 @@ def _article_span(protocol: Protocol, row: Row, question: str, *, start: int) ->
     return [start + found, start + found + len(article)]
 
 
-def as_dataset(rows: Sequence[dict[str, Any]]) -> DatasetDict:
-    """One split, `test`, as lm-eval wants it."""
+def as_dataset(
+    protocol: Protocol,
+    *,
+    data: str | None = None,
+    shots: int = 0,
+    seed: int = DEFAULT_SEED,
+    split: str | None = None,
+    items: int | None = None,
+    turns: bool = False,
+    **metadata: Any,
+) -> DatasetDict:
+    """The documents as one split, `test`, as lm-eval wants it; a protocol without examples is asked without them, whatever the metadata say.
+
+    Args:
+        metadata: what else lm-eval hands over; not used.
+
+    Raises:
+        ValueError: as `documents`.
+    """
     from datasets import Dataset, DatasetDict
 
-    return DatasetDict(test=Dataset.from_list(list(rows)))
+    shots, turns = (0, False) if protocol.examples is None else (int(shots), turns)
+    rows = documents(protocol, data=data, shots=shots, seed=int(seed), split=split, items=items, turns=turns)
+
+    return DatasetDict(test=Dataset.from_list(rows))
+
+
+def example_pool(candidates: Sequence[Row], evaluated: Sequence[Row]) -> list[Row]:
+    """Candidates that share neither id nor group (passage, story, source sentence) with any evaluated row, by id.
+
+    By id, so that the order of a file decides nothing.
+    """
+    taken = {identity for row in evaluated for identity in _identities(row)}
+    return sorted((row for row in candidates if not taken & set(_identities(row))), key=lambda row: str(row["id"]))
+
+
+def _identities(row: Row) -> tuple[str, ...]:
+    group = row.get("group")
+    return (str(row["id"]),) if group is None else (str(row["id"]), str(group))
+
+
+def draw_examples(pool: Sequence[Row], document_id: str, num_examples: int, *, seed: int = DEFAULT_SEED) -> list[Row]:
+    """Examples for one document, no two the same; those for a smaller number are the first of these.
+
+    Raises:
+        ValueError: if the pool is too small.
+    """
+    if num_examples < 0:
+        raise ValueError(f"{num_examples} examples were asked for; expected 0 or more")
+    if len(pool) < num_examples:
+        raise ValueError(
+            f"the pool has {len(pool)} examples that are no evaluation data, but {num_examples} are asked for before {document_id};"
+            " give fewer shots or more training rows"
+        )
+    rng = random.Random(hashlib.sha256(f"{seed}|{document_id}".encode()).digest())
+    # The first steps of a Fisher-Yates shuffle: unlike random.sample, one algorithm for every number of draws.
+    moved: dict[int, int] = {}
+    drawn = []
+    for position in range(num_examples):
+        other = rng.randrange(position, len(pool))
+        drawn.append(pool[moved.get(other, other)])
+        moved[other] = moved.get(position, position)
+    return drawn

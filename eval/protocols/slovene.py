@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset, documents
+from eval.protocols.protocol import Protocol, as_dataset
 from eval.protocols.rows import Row, Rows, field, label_index
 
 if TYPE_CHECKING:
@@ -336,29 +336,16 @@ JULY_2024 = {
 WORDINGS = {"2024-10": PROTOCOLS, "2024-07": JULY_2024}
 
 
-def load(
-    *,
-    protocol: str,
-    data: str | None = None,
-    shots: int,
-    seed: int,
-    split: str | None = None,
-    items: int | None = None,
-    wording: str = "2024-10",
-    turns: bool = False,
-    **metadata: Any,
-) -> DatasetDict:
+def load(*, protocol: str, wording: str = "2024-10", **metadata: Any) -> DatasetDict:
     """Documents of one set.
 
     Args:
         wording: month of the framework's code whose prompts are asked, a key of `WORDINGS`.
-        metadata: what else lm-eval hands over; not used.
 
     Raises:
         ValueError: as `documents`, and for a wording that there is not, of all sets or of this one.
     """
-    asked = _protocol(protocol, wording)
-    return as_dataset(documents(asked, data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
+    return as_dataset(_protocol(protocol, wording), **metadata)
 
 
 def _protocol(name: str, wording: str) -> Protocol:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset, documents
+from eval.protocols.protocol import Protocol, as_dataset
 from eval.protocols.rows import Rows, field
 from eval.protocols.text_overlap import hugging_face_tokenizer, rouge_l
 
@@ -44,21 +44,15 @@ def _protocol(language: str, tokenizer_digest: str) -> Protocol:
     )
 
 
-def load(
-    *, language: str, data: str | None = None, items: int | None = None, seed: int, split: str | None = None, **metadata: Any
-) -> DatasetDict:
+def load(*, language: str, **metadata: Any) -> DatasetDict:
     """Documents of one language, `items` of them drawn by the seed.
-
-    Args:
-        metadata: what else lm-eval hands over; not used.
 
     Raises:
         ValueError: also if no tokenizer for ROUGE is named.
     """
     from data_prep.tokenizers.files import tokenizer_digest
 
-    protocol = _protocol(language, tokenizer_digest(hugging_face_tokenizer()))
-    return as_dataset(documents(protocol, data=data, seed=int(seed), split=split, items=items))
+    return as_dataset(_protocol(language, tokenizer_digest(hugging_face_tokenizer())), **metadata)
 
 
 def score_runs(document: dict[str, Any], answers: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset, documents
+from eval.protocols.protocol import Protocol, as_dataset
 from eval.protocols.rows import Rows, field
 
 if TYPE_CHECKING:
@@ -66,35 +66,14 @@ def _zero_shot(direction: str) -> Protocol:
     )
 
 
-def load_few_shot(
-    *,
-    direction: str,
-    data: str | None = None,
-    shots: int,
-    seed: int,
-    split: str | None = None,
-    items: int | None = None,
-    turns: bool = False,
-    **metadata: Any,
-) -> DatasetDict:
-    """Documents of one direction, examples from `dev`.
-
-    Args:
-        metadata: what else lm-eval hands over; not used.
-    """
-    return as_dataset(documents(_few_shot(direction), data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
+def load_few_shot(*, direction: str, **metadata: Any) -> DatasetDict:
+    """Documents of one direction, examples from `dev`."""
+    return as_dataset(_few_shot(direction), **metadata)
 
 
-def load_zero_shot(
-    *, direction: str, data: str | None = None, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
-) -> DatasetDict:
-    """Documents of one direction; `items` of them are drawn by the seed (which 500 the paper took is not published).
-
-    Args:
-        metadata: what else lm-eval hands over; not used.
-    """
-    protocol = _zero_shot(direction)
-    return as_dataset(documents(protocol, data=data, seed=int(seed), split=split, items=items))
+def load_zero_shot(*, direction: str, **metadata: Any) -> DatasetDict:
+    """Documents of one direction; `items` of them are drawn by the seed (which 500 the paper took is not published)."""
+    return as_dataset(_zero_shot(direction), **metadata)
 
 
 def score(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

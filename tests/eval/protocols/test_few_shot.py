@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.protocols.few_shot import draw_examples, example_pool
-from eval.protocols.protocol import documents
+from eval.protocols.protocol import documents, draw_examples, example_pool
 from eval.protocols.rows import Rows, data_folder, read_rows
 from eval.protocols.slovene import PROTOCOLS
 

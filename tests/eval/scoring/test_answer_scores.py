@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from eval.protocols import scoring
-from eval.protocols.forms import read_label, read_numbers
 from eval.protocols.italian import score_squad
-from eval.protocols.sari import sari
+from eval.protocols.scoring import read_label, read_numbers
+from eval.protocols.simplification import sari
 from eval.protocols.simplification import score as score_senta
 from eval.protocols.text_overlap import Words, exact_match, italian_answer, rouge_l, squad_answer, word_f1
 from eval.protocols.translation import score as score_translation
