@@ -40,7 +40,6 @@ from torch import Tensor, nn
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention, TEDocumentAttention
 from nemo_patches.documents import documents_data_step, mask_documents
 from nemo_patches.factorised_embedding import factorise_embedding
-from nemo_patches.longrope import slow_by_length
 from nemo_patches.lora import (
     FirstLinearWithLoRA,
     LoRA,
@@ -51,11 +50,10 @@ from nemo_patches.lora import (
 )
 from nemo_patches.multipliers import add_times, divide_logits, multiply
 from nemo_patches.norms import LayerNorm, NormOfAllHeads, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
-from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases
+from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases, slow_by_length, yarn_frequencies
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
 from nemo_patches.xielu import XIELU, xielu
-from nemo_patches.yarn import yarn_frequencies
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
 

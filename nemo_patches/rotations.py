@@ -1,4 +1,6 @@
-"""Two kinds of rotary positions in one model: layers with a window rotate by one base, those without by another (Gemma 3) or by YaRN (OLMo 3).
+"""Rotary positions that Megatron has not: YaRN, LongRoPE, and two kinds in one model.
+
+Of these, layers with a window rotate by one base, those without by another (Gemma 3) or by YaRN (OLMo 3).
 
 Megatron hands every layer the same angles.  Here they are those of both kinds in one tensor, so that whatever becomes of them on the way,
 documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.
@@ -7,13 +9,15 @@ documents that count anew or a rank's part of a sequence, becomes of both; each 
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.utils import is_layer_window_attention
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def rotate_by_two_bases(model: MegatronGPTModel, *, local: float, scaling: float) -> None:
@@ -59,3 +63,47 @@ def angles_of(angles: Tensor, *, has_window: bool) -> Tensor:
         (..., 2 * n)
     """
     return angles.unflatten(-1, (2, 2, -1))[..., int(has_window), :].flatten(-2)
+
+
+def yarn_frequencies(
+    frequencies: Tensor, *, base: float, factor: float, positions: int, turns: tuple[float, float], truncate: bool
+) -> Tensor:
+    """Rotations that turn often within the positions of the first training as they are, those that turn seldom slowed down, the others between.
+
+    Source: Peng et al. 2023 (YaRN), section 3.2, with the bounds in whole dimensions as its code has them.
+
+    Args:
+        frequencies: (n,) radians per position, the fastest first.
+        base: of the rotations.
+        factor: by which the slow ones are slowed down.
+        positions: of the first training.
+        turns: within these positions, from which on a rotation stays as it is, and below which it is slowed down whole.
+        truncate: whether the bounds are whole dimensions.
+
+    Returns:
+        (n,)
+    """
+    dimensions = 2 * len(frequencies)
+    fast, slow = (dimensions * math.log(positions / (number * 2 * math.pi)) / (2 * math.log(base)) for number in turns)
+    if truncate:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, dimensions - 1)
+    steps = torch.arange(len(frequencies), dtype=torch.float32, device=frequencies.device)
+    slowed = ((steps - first) / (last - first or 0.001)).clamp(0, 1)
+    return frequencies / factor * slowed + frequencies * (1 - slowed)
+
+
+def slow_by_length(rotary: nn.Module, *, short: Sequence[float], long: Sequence[float], positions: int) -> None:
+    """Have a model's rotations be slowed down by `long` where a sample has more than `positions` tokens, else by `short`, as transformers does.
+
+    Args:
+        rotary: Megatron's, called with the length of the whole sample; it has (n,) rotations, the fastest first.
+        short, long: n factors each.
+    """
+    plain: Tensor = rotary.inv_freq  # type: ignore[assignment]
+    slowed = [plain / torch.tensor(factors, dtype=torch.float32, device=plain.device) for factors in (short, long)]
+
+    def choose(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        module.inv_freq = slowed[inputs[0] > positions]
+
+    rotary.register_forward_pre_hook(choose)

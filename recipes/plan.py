@@ -22,13 +22,12 @@ from common.plain_files import write_text
 from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
-from recipes.planner.hardware import GPUS, Gpu, find_gpu
+from recipes.planner.hardware import GPUS, Gpu, find_gpu, has_known_rates, visible_gpu
 from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import estimate_memory
 from recipes.planner.parameters import count_parameters
 from recipes.planner.ranking import ranked
-from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.rehearsal.apart import rehearse_apart
 from recipes.rehearsal.fit import fit_problems, summary
 from recipes.rules.checkpoint_checks import checkpoint_warnings

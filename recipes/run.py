@@ -21,7 +21,7 @@ from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine, machine_problems
 from recipes.pipelines.shown import render_stages
 from recipes.pipelines.work import Choice, Work, find_work
-from recipes.planner.visible import visible_gpu
+from recipes.planner.hardware import visible_gpu
 from recipes.projects.eject import eject_text
 from recipes.rules.schema import raise_all
 

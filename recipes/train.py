@@ -16,7 +16,7 @@ from common.artifacts import check_files
 from common.devices import has_gpu
 from common.lease import Fence
 from conversion.formats.loading_safety import require_safe
-from recipes.planner.visible import visible_gpu
+from recipes.planner.hardware import visible_gpu
 from recipes.rules.checkpoint_checks import checkpoint_warnings
 from recipes.rules.checks import check_run, value_problems
 from recipes.rules.compose import compose_recipe
@@ -26,6 +26,7 @@ from recipes.rules.schema import Recipe, raise_all
 from recipes.runs.hugging_face import export_finished, with_converted_checkpoint
 from recipes.runs.launch import (
     die_with_launcher,
+    installed_kernels,
     is_first_process,
     is_launched,
     launch,
@@ -36,11 +37,17 @@ from recipes.runs.launch import (
     share_of_inputs,
 )
 from recipes.runs.limits import require_limits
-from recipes.runs.resume import check_resume
-from recipes.runs.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
+from recipes.runs.run_dir import (
+    CHECKPOINTS_NAME,
+    check_resume,
+    is_disk_full,
+    newest_checkpoint,
+    record_recipe,
+    remove_left_over,
+    sync_command,
+)
 from recipes.runs.stopping import StopSignals
 from recipes.runs.watchdog import outlast, watching
-from recipes.training.kernels import installed_kernels
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,8 +17,7 @@ from pathlib import Path
 from common import command
 from common.plain_files import read_json
 from slurm.chains.submissions import run_tag
-from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
-from slurm.checks.first_step import first_step_finding
+from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, first_step_finding, judge
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
 from slurm.checks.trial import RESULT_NAME
 from slurm.checks.trial_findings import judge_trial

@@ -21,11 +21,10 @@ from recipes.runs.run_dir import RECIPE_NAME
 from recipes.runs.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
-from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
-from slurm.chains.silent_ends import asked_of_the_site, cause_of_silent_end
-from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of
+from slurm.chains.run_report import asked_of_the_site, cause_of_silent_end
+from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of, read_chain_state
 from slurm.jobs import provenance
 from slurm.jobs.queue import (
     QueuedJob,

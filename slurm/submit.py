@@ -19,9 +19,8 @@ from slurm.chains.chain import ChainPlan, link_job, submit_chain
 from slurm.chains.submissions import run_tag
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import GPU
-from slurm.jobs.rehearsed import rehearsal_lines, rehearsed, require_fit
 from slurm.jobs.render import render_job
-from slurm.jobs.submission_plan import Submission, plan_lines
+from slurm.jobs.submission_plan import Submission, plan_lines, rehearsal_lines, rehearsed, require_fit
 from slurm.jobs.training import training_job
 from slurm.sites.site import check_site, require_runtime
 

@@ -101,7 +101,7 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
                         sequence_parallel=False,
                         recomputation=None,
                     )
-                    if tensor == 1 or "num_moe_experts" not in model.config:  # see recipes.rules.experts
+                    if tensor == 1 or "num_moe_experts" not in model.config:  # see recipes.rules.layout_checks
                         yield layout
                     if tensor > 1 and layout.rank_length % tensor == 0:
                         yield replace(layout, sequence_parallel=True)

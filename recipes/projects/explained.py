@@ -8,7 +8,7 @@ import typing
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 
 from recipes.projects import schema
-from recipes.rules.explained import comments_of
+from recipes.rules.settings import comments_of
 
 SECTIONS: dict[str, type] = {
     "": schema.Project,

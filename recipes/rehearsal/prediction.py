@@ -12,8 +12,8 @@ from typing import Any
 from common.plain_files import read_json, write_json
 from recipes.planner.memory import RUNTIME_GIB
 from recipes.rules.schema import Recipe
+from recipes.runs.launch import installed_kernels
 from recipes.runs.run_dir import flat_settings
-from recipes.training.kernels import installed_kernels
 
 REHEARSAL_NAME = "rehearsal.json"
 FIRST_STEP_NAME = "first_step"

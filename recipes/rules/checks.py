@@ -14,12 +14,10 @@ from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.rules.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.rules.data_checks import blend_problems, data_problems
-from recipes.rules.experts import expert_problems
 from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.rules.inputs import RunInputs
-from recipes.rules.layout_checks import layout_problems, process_problems
-from recipes.rules.masking import predicted_share
-from recipes.rules.masking_checks import masking_problems
+from recipes.rules.layout_checks import expert_problems, layout_problems, process_problems
+from recipes.rules.masking import masking_problems, predicted_share
 from recipes.rules.ranges import range_problems, samples_problems
 from recipes.rules.schedule_checks import batch_problems, schedule_problems
 from recipes.rules.schema import OBJECTIVES, PRECISIONS, SECOND_HEADS, Recipe, raise_all

@@ -1,7 +1,8 @@
-"""The settings of the YAML files of recipes, each with the comment beside it, which says where it comes from."""
+"""The settings of recipes, each with the comment beside it: in YAML, where it comes from; in the schema, what it means."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,3 +76,11 @@ def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+_EXPLAINED = re.compile(r"    (\w+):.*?  # (.*)")
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """Field -> the comment beside it."""
+    return {found[1]: found[2] for found in map(_EXPLAINED.fullmatch, inspect.getsource(kind).splitlines()) if found}

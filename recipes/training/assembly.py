@@ -15,10 +15,8 @@ from conversion.checkpoints.nemo_checkpoint import copy_context
 from data_prep.megatron.index import PREFIX
 from data_prep.tokenizers.frame import FRONT
 from recipes.numbers import arithmetic
-from recipes.numbers.rates import Rates, new_rows
 from recipes.numbers.steps import weights_of
-from recipes.planner.hardware import GPUS
-from recipes.planner.visible import has_known_rates, visible_gpu
+from recipes.planner.hardware import GPUS, has_known_rates, visible_gpu
 from recipes.rules.checks import factorised_size, padded_vocab_size
 from recipes.rules.inputs import RunInputs
 from recipes.rules.masking import masks_of, predicted_share
@@ -32,9 +30,8 @@ from recipes.runs.watchdog import Watchdog
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
 from recipes.training.first_step import FirstStepMemory
-from recipes.training.languages import LANGUAGES, LanguageFacts
-from recipes.training.metrics import ON_CPU, Metrics, memory_gib
-from recipes.training.metrics_file import MetricsFile
+from recipes.training.loggers import MetricsFile
+from recipes.training.metrics import LANGUAGES, ON_CPU, LanguageFacts, Metrics, Rates, memory_gib, new_rows
 from recipes.training.nonfinite import NonFiniteSteps
 from recipes.training.progress_watch import ProgressWatch
 from recipes.training.random_state import StepSeed

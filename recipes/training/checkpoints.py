@@ -24,7 +24,7 @@ from recipes.runs.retention import REMOVED_PATTERN, Retention, remove_old_checkp
 from recipes.runs.run_dir import checkpoint_name
 from recipes.runs.watchdog import Watchdog
 from recipes.training.fencing import SharedFence, largest_of_all_ranks
-from recipes.training.languages import FactsOfSamples
+from recipes.training.metrics import FactsOfSamples
 
 NOTHING_LEFT, HAS_FAILED, STILL_WRITING = range(3)  # of a rank's save beside the training: what is worst for all is the largest
 

@@ -19,10 +19,9 @@ from recipes.numbers import arithmetic
 from recipes.numbers.recomputation import FEED_FORWARD, resolved
 from recipes.numbers.steps import blend_of, drawn_blend, has_answers, weights_of
 from recipes.rules.checks import padded_vocab_size, trained_names
-from recipes.rules.experts import expert_balance
 from recipes.rules.freezing import first_trained_steps
 from recipes.rules.inputs import RunInputs
-from recipes.rules.layout_checks import layers_per_stage
+from recipes.rules.layout_checks import expert_balance, layers_per_stage
 from recipes.rules.masking import masks_of
 from recipes.rules.schema import MASKED, Recipe
 from recipes.runs.launch import process_rank
@@ -58,16 +57,14 @@ with quiet_imports():
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
     from recipes.training.documents import DocumentSamples
-    from recipes.training.event_files import forget_points
-    from recipes.training.freezing import freeze_for_the_whole_run
+    from recipes.training.freezing import TablesOptimizer, freeze_for_the_whole_run, is_of_tables
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.kept_saves import Gathering, KeptSave, RunState, can_be_kept, distributed_optimizer, rest_of_optimizer
-    from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
+    from recipes.training.loggers import TENSORBOARD_NAME, finish, forget_points, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
-    from recipes.training.tables import TablesOptimizer, is_of_tables
 
 
 class ClosedFormSchedule(LRSchedulerModule):

@@ -9,6 +9,9 @@ gradient is set to zero after the reduction, so that the norm for clipping is th
 before Adam's step, which then passes the parameter over: no weight decay, no momentum.  Both are a function of the step
 alone, so a resumed run needs nothing else.  Adam's count of steps goes on, as Megatron has one for all parameters (so
 has Apex): the first updates after the release are those of an Adam whose bias correction has passed, and smaller.
+
+Token table and output layer may have a learning rate and a weight decay of their own.  Megatron knows such groups (its decoupled learning
+rate), but marks neither the factors of a table nor a second head.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from torch import Tensor, nn
 
 from nemo_patches.torch_adam import begin_adam, fuse
-from recipes.rules.freezing import NEVER
+from recipes.rules.freezing import NEVER, table_names
 from recipes.training.nonfinite import NonFiniteSteps
 
 # Names that modules have without TransformerEngine, and those of the checkpoint, where all experts of a layer are one tensor.
@@ -137,3 +140,35 @@ def _updated(optimizer: MegatronOptimizer, parameter: nn.Parameter) -> Tensor | 
         return None
     group, order = optimizer.model_param_group_index_map[parameter]
     return optimizer.optimizer.param_groups[group]["params"][order]
+
+
+_MARK = "is_embedding_or_output_parameter"
+
+
+class TablesOptimizer(FreezingOptimizer):
+    """Megatron's optimizer with the tables in groups of their own, where its `decoupled_lr` is set.
+
+    Args:
+        weight_decay_of_tables: in place of that of the others.
+    """
+
+    def __init__(self, *arguments: Any, weight_decay_of_tables: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._weight_decay = weight_decay_of_tables
+
+    def optimizers(self, model: Any) -> list[torch.optim.Optimizer]:
+        """See NeMo's class."""
+        for chunk in model:
+            parameters = dict(parameters_by_name(chunk))
+            for name in table_names(parameters):
+                setattr(parameters[name], _MARK, True)
+        (optimizer,) = super().optimizers(model)
+        for group in optimizer.param_groups:
+            if is_of_tables(group):  # NeMo has put that of the others in
+                group["weight_decay"] = self._weight_decay * group["pre_wd_mult"]
+        return [optimizer]
+
+
+def is_of_tables(group: Mapping[str, Any]) -> bool:
+    """Whether a parameter group is that of tables with a rate of their own."""
+    return bool(group.get("is_decoupled_lr"))

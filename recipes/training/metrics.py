@@ -6,7 +6,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, WandbLogger
 from megatron.core import parallel_state
+from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.transformer.moe.moe_utils import (
     clear_aux_losses_tracker,
     get_moe_layer_wise_logging_tracker,
@@ -24,12 +26,15 @@ from numpy.typing import NDArray
 
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.second_head import SecondHead, second_head_of
-from recipes.numbers.rates import Rates
-from recipes.training.freezing import parameters_by_name
+from recipes.numbers.batches import Batches
+from recipes.numbers.steps import weights_of
+from recipes.rules.inputs import RunInputs
+from recipes.rules.languages import seen_languages
+from recipes.rules.schema import Recipe
+from recipes.training.freezing import is_of_tables, parameters_by_name
+from recipes.training.loggers import MetricsFile
 from recipes.training.masking import MaskedSamples
-from recipes.training.metrics_file import MetricsFile
 from recipes.training.passes import OrderedSamples
-from recipes.training.tables import is_of_tables
 
 ON_CPU = present_cpu_as_device()
 _ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
@@ -210,7 +215,7 @@ def first_head_loss(trainer: Trainer) -> float | None:
 def expert_balance(trainer: Trainer, *, num_samples: int) -> float | None:
     """How evenly tokens went to experts: 1 where all are equally busy and more where some are more, up to their number over the chosen ones.
 
-    Mean over layers and micro batches since the last call of what `recipes.rules.experts` has the weight of; None where that loss is not
+    Mean over layers and micro batches since the last call of what `recipes.rules.layout_checks` has the weight of; None where that loss is not
     computed; every rank takes part.
 
     Args:
@@ -244,3 +249,84 @@ def memory_gib() -> float:
 def _is_first_copy(name: str) -> bool:
     """A table that is the output layer's too is on two pipeline stages."""
     return not name.startswith("embedding.") or parallel_state.is_pipeline_first_stage()
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What turns steps into tokens, bytes and work.
+
+    Attributes:
+        positions_per_sample: that the model computes: tokens, and what fills up answers.
+        batches: samples of each step over all ranks.
+        bytes_per_token: of the training text.
+        held_out_bytes_per_token: of each held-out text, by language.
+        flops_per_token: forward and backward.
+        num_devices: that share the work.
+        peak_flops: of one device in the run's precision; None where it is not known.
+    """
+
+    positions_per_sample: int
+    batches: Batches
+    bytes_per_token: float
+    held_out_bytes_per_token: Mapping[str, float]
+    flops_per_token: float
+    num_devices: int
+    peak_flops: float | None
+
+    def positions(self, steps: int) -> int:
+        """In the first so many steps over all ranks."""
+        return self.batches.samples(steps) * self.positions_per_sample
+
+    def of_work(self, positions_per_second: float) -> dict[str, float]:
+        """TFLOP/s of one device, and which share of the possible that is (MFU, Chowdhery et al. 2022, appendix B)."""
+        flops = positions_per_second * self.flops_per_token / self.num_devices
+        shares = {} if self.peak_flops is None else {"mfu": round(flops / self.peak_flops, 4)}
+        return {"tflops_per_device": round(flops / 1e12, 6), **shares}
+
+
+def new_rows(facts: Mapping[str, Any], *, vocab_size: int) -> range:
+    """Rows of the token table that a transfer has made: those behind the old ones where it expanded a vocabulary, else all.
+
+    Args:
+        facts: of the checkpoint's manifest, which `conversion.transfer` began.
+    """
+    vocabulary = facts.get("vocabulary") or {}
+    return range(vocab_size - vocabulary.get("num_new_tokens", vocab_size), vocab_size)
+
+
+LANGUAGES = "languages"  # the key of a checkpoint's facts
+
+
+def samples_of_each(samples: Any, number: int, *, num_data_sets: int) -> NDArray[np.int64]:
+    """(num_data_sets,), of the first so many samples of a run how many are of each data set."""
+    if isinstance(samples, MaskedSamples):
+        return samples_of_each(samples.samples, number, num_data_sets=num_data_sets)
+    if isinstance(samples, OrderedSamples):
+        which = samples.data_sets[:number]
+    elif isinstance(samples, BlendedDataset):
+        which = samples.dataset_index[:number]
+    else:
+        assert num_data_sets == 1
+        return np.array([number], dtype=np.int64)
+    return np.bincount(which, minlength=num_data_sets).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class LanguageFacts:
+    """What a checkpoint says of the languages of its run."""
+
+    recipe: Recipe
+    inputs: RunInputs
+
+    def __call__(self, trainer: Any, number: int) -> Mapping[str, Any]:
+        """Facts after so many samples; none where the recipe does not say which language a data set is in."""
+        data, train = self.recipe.data, self.inputs.train
+        if not data.languages:
+            return {}
+        seen = samples_of_each(trainer.datamodule._train_ds, number, num_data_sets=len(train))
+        tokens = [manifest.facts["num_tokens"] for manifest in train]
+        weights = weights_of(data, train)
+        return {LANGUAGES: seen_languages(data.languages, tokens, weights, seen.tolist(), sequence_length=data.sequence_length)}
+
+
+FactsOfSamples = Callable[[Any, int], Mapping[str, Any]]

@@ -1,8 +1,12 @@
-"""What happens when a loss or a gradient is not finite: the step changes nothing, and the run goes on within a budget or ends."""
+"""What happens when a loss or a gradient is not finite: the step changes nothing, and the run goes on within a budget or ends.
+
+The message names the documents that the samples of the step are made from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,16 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from megatron.core import parallel_state
+from megatron.core.datasets.blended_dataset import BlendedDataset
 from torch import Tensor, nn
 
 from common.command import StoppedError
 from recipes.numbers.batches import Batches
 from recipes.runs.run_dir import CHECKPOINTS_NAME, newest_checkpoint
-from recipes.training.metrics_file import MetricsFile
-from recipes.training.origins import Documents, counted, documents_of, in_words
+from recipes.training.documents import PaddedDocuments
+from recipes.training.loggers import MetricsFile
+from recipes.training.masking import MaskedSamples
+from recipes.training.passes import Answers, OrderedSamples
 
 
 class NonFiniteError(StoppedError):
@@ -106,3 +113,54 @@ class NonFiniteSteps(Callback):
             f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the"
             " documents with `python -m data_prep.inspect`, lower schedule.learning_rate, or allow to pass over more steps"
         )
+
+
+_MOST_RANGES = 8  # that a sentence names
+
+Documents = Mapping[str, list[int]]
+"""Directory of a data set -> numbers of some of its documents, counted from 0 as `data_prep.inspect --document` does."""
+
+
+def documents_of(data: Any, samples: Iterable[int]) -> Documents:
+    """The documents that samples of a run have text of.
+
+    Args:
+        data: the training data that the run's data module has built.
+        samples: counted in the order of the data.
+    """
+    found: dict[str, set[int]] = {}
+    for sample in samples:
+        prefix, documents = _origin(data, sample)
+        found.setdefault(str(Path(prefix).parent), set()).update(documents)
+    return {data_set: sorted(documents) for data_set, documents in found.items()}
+
+
+def _origin(data: Any, sample: int) -> tuple[str, list[int]]:
+    """Path of a data set without suffix, and the documents in it."""
+    if isinstance(data, MaskedSamples):
+        return _origin(data.samples, sample)
+    if isinstance(data, OrderedSamples):
+        return _origin(*data.place(sample))
+    if isinstance(data, BlendedDataset):
+        return _origin(data.datasets[data.dataset_index[sample]], int(data.dataset_sample_index[sample]))
+    if isinstance(data, Answers):
+        return data.prefix, list(data.documents(sample))
+    if isinstance(data, PaddedDocuments):
+        return data.prefix, [data.place(sample)[0]]
+    place = data.shuffle_index[sample]  # Megatron's GPTDataset; see its _query_document_sample_shuffle_indices
+    first, last = (int(data.sample_index[end][0]) for end in (place, place + 1))
+    return data.dataset.path_prefix, data.document_index[first : last + 1].tolist()
+
+
+def in_words(documents: Documents) -> str:
+    """For example: documents 12 to 14 of data/sl, document 3 of data/en."""
+    return ", ".join(f"{counted('document', numbers)} of {data_set}" for data_set, numbers in documents.items())
+
+
+def counted(what: str, numbers: Sequence[int]) -> str:
+    """For example: samples 3, 5 to 8."""
+    starts = [number for before, number in pairwise([-2, *numbers]) if number != before + 1]
+    ends = [number for number, after in pairwise([*numbers, numbers[-1] + 2]) if after != number + 1]
+    ranges = [str(start) if start == end else f"{start} to {end}" for start, end in zip(starts, ends, strict=True)]
+    more = sum(number > ends[_MOST_RANGES - 1] for number in numbers) if len(ranges) > _MOST_RANGES else 0
+    return f"{what}{'s' * (len(numbers) > 1)} {', '.join(ranges[:_MOST_RANGES])}" + (f" and {more} more" if more else "")

@@ -14,9 +14,16 @@ from pathlib import Path
 from common.plain_files import write_json
 from recipes.runs.run_state import STOP_NAME
 from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts
-from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import Limits
-from slurm.chains.submissions import RECORDING_SECONDS, Submission, claim_run, record_jobs, run_tag, submission_dir
+from slurm.chains.submissions import (
+    RECORDING_SECONDS,
+    Submission,
+    claim_run,
+    read_chain_state,
+    record_jobs,
+    run_tag,
+    submission_dir,
+)
 from slurm.jobs.interruption import uninterrupted
 from slurm.jobs.job import Job
 from slurm.jobs.queue import Tag, send_job, take_back

@@ -27,6 +27,7 @@ from common.artifacts import digest_bytes
 from common.command import suggested
 from common.plain_files import read_json, write_json
 from common.process_identity import start_of
+from recipes.runs.run_state import RunState, read_run_state
 from slurm.chains.decision import Limits
 from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
 
@@ -230,3 +231,9 @@ def _numbers(run_dir: Path) -> list[int]:
 
 def _highest(run_dir: Path) -> int:
     return max(_numbers(run_dir), default=0)
+
+
+def read_chain_state(run_dir: Path) -> RunState:
+    """What the files of a run say, with at least as many steps as the newest submission asked for; never writes."""
+    submission = current_submission(run_dir)
+    return read_run_state(run_dir, at_least=(submission and submission.claim.total_steps) or 0)

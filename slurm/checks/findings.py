@@ -1,12 +1,14 @@
-"""The judgement of `slurm.doctor`: from what nodes say of themselves to findings, each ok, a problem with what to do, or not applicable."""
+"""The judgement of `slurm.doctor`: from what nodes say of themselves to findings, each ok, a problem with what to do, or not applicable; and of a first step beside its rehearsal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from recipes.planner.hardware import GPUS
+from recipes.rehearsal.prediction import read_first_steps, read_rehearsal, verdict
 from slurm.checks.node_facts import NodeFacts
 from slurm.jobs.training import why_no_training
 from slurm.sites.cluster import Cluster
@@ -275,3 +277,24 @@ def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _told(values: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{value} on {', '.join(nodes)}" for value, nodes in values.items())
+
+
+_CHECK = "first step"
+
+
+def first_step_finding(run_dir: Path) -> Finding:
+    """Whether the GPUs needed what was counted without them.
+
+    Raises:
+        ValueError: if the directory is none.
+    """
+    if not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is no directory of a run; give that of `slurm.submit --output`")
+    if steps := read_first_steps(run_dir):
+        is_right, told, advice = verdict(steps)
+        return Finding(_CHECK, OK if is_right else PROBLEM, told, advice)
+    if read_rehearsal(run_dir) is None:
+        return Finding(_CHECK, NOT_APPLICABLE, f"{run_dir} has no rehearsal to compare with; `slurm.submit --rehearse` leaves one")
+    return Finding(
+        _CHECK, NOT_APPLICABLE, f"{run_dir} has a rehearsal, but no first step on GPUs with the layout that was rehearsed has ended"
+    )

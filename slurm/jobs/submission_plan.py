@@ -1,16 +1,20 @@
-"""What a submission would use: layout, memory, jobs, hours; the lines that are printed before anything is sent."""
+"""What a submission would use: layout, memory, jobs, hours; the lines that are printed before anything is sent; and the rehearsal that goes before."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import layout_of
+from recipes.rehearsal.apart import rehearse_apart
+from recipes.rehearsal.fit import fit_problems, summary
 from recipes.rules.checks import planned_model
 from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe, raise_all
@@ -174,3 +178,32 @@ def _checkpoints(submission: Submission, estimate: RunEstimate | None) -> str:
     # A save beside the training hardly stops it, but the next one waits until that is written.
     best = max(1, round(max(costs.checkpoint_interval(save_seconds, failure_seconds), write_seconds) / step_seconds))
     return f"{every}; best at {best:,} (Daly 2006: {save_seconds:.1f} s to save, {source}, a failure every {failure_seconds / 3600:.0f} h)"
+
+
+def rehearsed(recipe_argument: str, overrides: Sequence[str], cluster: Cluster) -> dict[str, Any]:
+    """Play ranks of a run on GPUs such as the cluster has.
+
+    Raises:
+        ValueError: if the cluster has no GPUs, or the rehearsal fails.
+    """
+    if not cluster.gpu.gpus_per_node:
+        raise ValueError(f"{cluster.name} has no GPUs, so there is nothing to rehearse; leave --rehearse out")
+    name = (cluster.gpu.gpu or "").lower()
+    return rehearse_apart(recipe_argument, overrides, gpu=name if name in GPUS else None)
+
+
+def require_fit(rehearsal: dict[str, Any], *, subject: str) -> None:
+    """Refuse what needs more memory than a GPU has.
+
+    Raises:
+        ValueError: with the rank that needs the most, what it needs, and which layout would fit.
+    """
+    raise_all(fit_problems(rehearsal)[:1], subject=subject)
+
+
+def rehearsal_lines(rehearsal: dict[str, Any]) -> list[str]:
+    """A line for each rank, aligned as those of a plan."""
+    return [
+        f"{'rehearsed' if number == 0 else '':<12}rank {report['rank']}: {summary(report)}"
+        for number, report in enumerate(rehearsal["ranks"])
+    ]

@@ -42,7 +42,7 @@ def steps_seen(
     from recipes.numbers.blend import Blend
     from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
     from recipes.training.growing_batches import GrowingBatches
-    from recipes.training.origins import documents_of
+    from recipes.training.nonfinite import documents_of
     from recipes.training.passes import PassesDataModule
 
     ramp = RampUpRecipe(*ramp_up) if ramp_up else None

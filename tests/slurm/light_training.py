@@ -24,7 +24,7 @@ from common.lease import Fence, take_lease, this_process
 from recipes.rules.schema import Recipe, recipe_from_mapping
 from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
 from recipes.runs.watchdog import Watchdog
-from recipes.training.metrics_file import MetricsFile
+from recipes.training.loggers import MetricsFile
 
 
 def recipe(steps: int, every: int, nodes: int = 1) -> Recipe:

@@ -9,7 +9,7 @@ import pytest
 from slurm.chains import causes
 from slurm.chains.attempts import Attempt
 from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
-from slurm.chains.silent_ends import asked_of_the_site
+from slurm.chains.run_report import asked_of_the_site
 
 STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***

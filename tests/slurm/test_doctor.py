@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from recipes.rehearsal.prediction import FirstStep, keep_rehearsal, record_first_step
-from slurm.checks.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
-from slurm.checks.first_step import first_step_finding
+from slurm.checks.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, first_step_finding, judge
 from slurm.checks.node_facts import NodeFacts, apex_kind, infiniband_ports, parse_rocm
 from slurm.doctor import checkup_job, login_findings
 from slurm.sites.cluster import load_cluster

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.chains.chain_state import read_chain_state
 from slurm.chains.run_report import report_run
-from slurm.chains.submissions import jobs_of
+from slurm.chains.submissions import jobs_of, read_chain_state
 from tests.processes import ROOT
 from tests.slurm import light_training
 from tests.slurm.interrupted_submission import FINISHED_NAME, submit

@@ -15,9 +15,8 @@ import pytest
 
 from recipes.runs.run_state import STOP_NAME, read_run_state, set_damaged_aside
 from slurm.chains.attempts import End, begin_attempt, end_attempt, read_attempts, read_log
-from slurm.chains.chain_state import read_chain_state
 from slurm.chains.decision import CONTINUE, Limits, decide
-from slurm.chains.submissions import claim_run, current_submission, jobs_of, record_jobs, run_tag
+from slurm.chains.submissions import claim_run, current_submission, jobs_of, read_chain_state, record_jobs, run_tag
 from slurm.jobs.provenance import collect, kept_environment
 from tests.processes import ROOT
 from tests.slurm import light_training

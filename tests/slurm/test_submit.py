@@ -14,7 +14,7 @@ import pytest
 
 from slurm import submit
 from slurm.jobs.job import Job
-from slurm.jobs.rehearsed import rehearsal_lines, rehearsed, require_fit
+from slurm.jobs.submission_plan import rehearsal_lines, rehearsed, require_fit
 from slurm.sites.cluster import load_cluster
 from slurm.sites.site import Association, NodeGroup, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs

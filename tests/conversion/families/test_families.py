@@ -24,8 +24,7 @@ from conversion.layouts.megatron_bridge import refused, run_config
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.measuring.observation import observe_hf, token_batch
 from conversion.verify import Side
-from nemo_patches.longrope import slow_by_length
-from nemo_patches.yarn import yarn_frequencies
+from nemo_patches.rotations import slow_by_length, yarn_frequencies
 from recipes.planner.parameters import count_parameters
 from recipes.rules.base_models import base_model
 from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, PUBLISHED, SIZES, save_tiny_model

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from recipes.numbers.batches import Batches, Stretch
-from recipes.numbers.rates import Rates, new_rows
+from recipes.training.metrics import Rates, new_rows
 
 GAMS = Rates(
     positions_per_sample=2048,

@@ -19,7 +19,7 @@ from recipes.numbers.batches import Batches, Stretch
 from recipes.plan import main
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
-from recipes.planner.hardware import GPUS, find_gpu
+from recipes.planner.hardware import GPUS, find_gpu, gpu_of, has_known_rates, visible_gpu
 from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import Layout
 from recipes.planner.memory import estimate_memory, kept_bytes, stage_memory
@@ -28,7 +28,6 @@ from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, layouts, legal_tensor_sizes, ranked
 from recipes.planner.report import parameter_section
 from recipes.planner.throughput import CALIBRATED, exchanged_bytes, step_time
-from recipes.planner.visible import gpu_of, has_known_rates, visible_gpu
 from recipes.rules.freezing import model_parameter_names
 from recipes.rules.schema import RecomputationRecipe
 from tests.conversion.tiny_families import CASES, PUBLISHED, tiny_model

@@ -186,7 +186,7 @@ def test_one_sentence_for_many_languages_that_come_too_often() -> None:
 
 @pytest.mark.slow
 def test_samples_of_each_data_set_in_an_order() -> None:
-    from recipes.training.languages import samples_of_each
+    from recipes.training.metrics import samples_of_each
     from recipes.training.passes import OrderedSamples
 
     order = Order(np.array([0, 2, 2, 0, 1], dtype=np.uint16), np.arange(5, dtype=np.uint32))

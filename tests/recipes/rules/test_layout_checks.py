@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.planner.visible import gpu_of
+from recipes.planner.hardware import gpu_of
 from recipes.rules.inputs import RunInputs
 from tests.recipes.small_inputs import MODEL, checked, problem, small_inputs
 

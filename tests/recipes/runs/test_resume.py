@@ -12,8 +12,7 @@ from common.artifacts import FileRecord, Manifest, write_manifest
 from recipes.rules.compose import compose_recipe
 from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe
-from recipes.runs.resume import check_resume
-from recipes.runs.run_dir import record_recipe, remove_left_over
+from recipes.runs.run_dir import check_resume, record_recipe, remove_left_over
 
 MODEL = {"num_layers": 2, "hidden_size": 32}
 

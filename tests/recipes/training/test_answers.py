@@ -16,8 +16,10 @@ from tests.recipes.tiny_runs import train_on_ranks
 
 
 def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
-    from recipes.training.answers import Answers  # here, since collecting the tests needs no engine
-    from recipes.training.passes import OrderedSamples
+    from recipes.training.passes import (
+        Answers,  # here, since collecting the tests needs no engine
+        OrderedSamples,
+    )
 
     parts = [[11, 12, 13], [21, 22, 2], [14], [23, 2]]  # two prompts, each with an answer that ends with 2
     (tmp_path / "text.bin").write_bytes(np.concatenate(parts).astype(np.uint16).tobytes())
@@ -37,8 +39,10 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
 
 def test_packed_answers_have_positions_of_their_own(tmp_path: Path) -> None:
     """As many pairs as fit, in their order; what fills up begins anew, too, and is not counted."""
-    from recipes.training.answers import Answers  # here, since collecting the tests needs no engine
-    from recipes.training.passes import OrderedSamples
+    from recipes.training.passes import (
+        Answers,  # here, since collecting the tests needs no engine
+        OrderedSamples,
+    )
 
     parts = [[11, 12, 13], [21, 22, 2], [14], [23, 2], [15, 16], [24, 25, 26, 2], [17], [2]]
     (tmp_path / "text.bin").write_bytes(np.concatenate(parts).astype(np.uint16).tobytes())

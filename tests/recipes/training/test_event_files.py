@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.tensorboard import SummaryWriter
 
-from recipes.training.event_files import forget_points
+from recipes.training.loggers import forget_points
 
 
 def points_of(directory: Path) -> dict[str, list[int]]:

@@ -139,9 +139,8 @@ def test_a_training_knows_nothing_of_another_ones_experts(tmp_path: Path) -> Non
     from lightning.pytorch import Trainer  # here, since collecting the tests needs no engine
     from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker, save_to_aux_losses_tracker
 
-    from recipes.numbers.rates import Rates
-    from recipes.training.metrics import Metrics, expert_balance
-    from recipes.training.metrics_file import MetricsFile
+    from recipes.training.loggers import MetricsFile
+    from recipes.training.metrics import Metrics, Rates, expert_balance
 
     save_to_aux_losses_tracker("load_balancing_loss", torch.ones(()), 1, 2)
     assert get_moe_layer_wise_logging_tracker()
