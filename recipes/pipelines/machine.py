@@ -64,9 +64,15 @@ def need_of(pipeline: Pipeline, task: Task, machine: Machine) -> Need:
 
 
 def machine_problems(pipeline: Pipeline, tasks: Sequence[Task], machine: Machine) -> list[str]:
-    """What cannot run on a machine, each with the key to change: of each stage the first point, since they are mostly alike."""
-    first = {task.stage: task for task in reversed(tasks)}
-    return [f"stage {task.name}: {problem}" for task in reversed(first.values()) for problem in _problems(pipeline, task, machine)]
+    """What cannot run on a machine, each with the key to change: of each stage the first point, of stages that are refused alike one line."""
+    stages: dict[str, list[str]] = {}
+    for task in {task.stage: task for task in reversed(tasks)}.values():
+        for problem in _problems(pipeline, task, machine):
+            stages.setdefault(problem, []).insert(0, task.name)
+    subjects = {
+        problem: f"stage {names[0]}: it" if len(names) == 1 else f"stages {', '.join(names)}: each" for problem, names in stages.items()
+    }
+    return [f"{subject} {problem}" for problem, subject in reversed(subjects.items())]
 
 
 def _problems(pipeline: Pipeline, task: Task, machine: Machine) -> Iterator[str]:
@@ -74,15 +80,15 @@ def _problems(pipeline: Pipeline, task: Task, machine: Machine) -> Iterator[str]
     need, recipe = need_of(pipeline, task, machine), recipe_of(pipeline, task) if stage.train is not None else None
     if need.memory_gib > machine.memory_gib:
         yield (
-            f"it asks for {need.memory_gib:g} GiB of memory, and this machine has {math.floor(machine.memory_gib)}; lower"
+            f"asks for {need.memory_gib:g} GiB of memory, and this machine has {math.floor(machine.memory_gib)}; lower"
             f" resources.{stage.resources}.memory_gib, or run it elsewhere with --on"
         )
     if need.gpus > len(machine.gpus):
         key = _device_key(recipe) if recipe is not None else f"resources.{stage.resources}.gpus"
         here = f"{len(machine.gpus)}; lower {key}" if machine.gpus else f"none; set machine.device of the project to cpu, or {key} to 0"
-        yield f"it asks for {need.gpus} GPUs, and this machine has {here}, or run it elsewhere with --on"
+        yield f"asks for {need.gpus} GPU{'s' if need.gpus > 1 else ''}, and this machine has {here}, or run it elsewhere with --on"
     if recipe is not None and recipe.parallel.num_nodes > 1:
-        yield f"its recipe asks for {recipe.parallel.num_nodes} nodes; set parallel.num_nodes=1, or run it elsewhere with --on"
+        yield f"asks for {recipe.parallel.num_nodes} nodes in its recipe; set parallel.num_nodes=1, or run it elsewhere with --on"
 
 
 def _device_key(recipe: Recipe) -> str:

@@ -178,7 +178,7 @@ def test_a_run_that_is_ended_or_killed_goes_on_and_ends_the_same(tmp_path: Path)
             {},
             {"gpus": 1},
             {},
-            "stage a: it asks for 1 GPUs, and this machine has none; set machine.device of the project to cpu, or resources.cpu.gpus to 0, or run",
+            "stage a: it asks for 1 GPU, and this machine has none; set machine.device of the project to cpu, or resources.cpu.gpus to 0, or run",
         ),
         (
             {"overrides": ""},
@@ -190,7 +190,7 @@ def test_a_run_that_is_ended_or_killed_goes_on_and_ends_the_same(tmp_path: Path)
             {"overrides": "parallel.num_nodes=2"},
             {},
             {},
-            "stage a: its recipe asks for 2 nodes; set parallel.num_nodes=1, or run it elsewhere",
+            "stage a: it asks for 2 nodes in its recipe; set parallel.num_nodes=1, or run it elsewhere",
         ),
         ({"overrides": ""}, {}, {}, None),
     ],
@@ -201,6 +201,12 @@ def test_what_a_machine_cannot_run(tmp_path: Path, stage: Any, resources: Any, m
     here = replace(Machine(CORES, (), 8, 8), **machine)
     problems = machine_problems(pipeline, tasks_of(pipeline, "a"), here)
     assert len(problems) == bool(sentence) and all(re.match(sentence or "", problem) for problem in problems), problems
+
+
+def test_stages_that_a_machine_cannot_run_for_one_reason_are_named_together(tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path, {name: {"command": QUICK} for name in "abc"}, gpus=1)
+    [problem] = machine_problems(pipeline, [task for name in "abc" for task in tasks_of(pipeline, name)], Machine(CORES, (), 8, 8))
+    assert problem.startswith("stages a, b, c: each asks for 1 GPU, and this machine has none; set machine.device")
 
 
 def test_what_tasks_will_take_follows_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
