@@ -38,9 +38,12 @@ def _problems(pipeline: Pipeline, task: Task, tasks: Sequence[Task], gpu: Gpu | 
         has_inputs = not any(need in tasks for need in needs_of(pipeline, task))
         yield from _training_problems(pipeline, task, recipe_of(pipeline, task), gpu, has_inputs=has_inputs)
         return
-    _, _, module, *words = command_of(pipeline, task)
+    _, _, name, *words = command_of(pipeline, task)
+    module = importlib.import_module(name)
     try:
-        arguments_of(importlib.import_module(module).main, words)
+        arguments, _ = arguments_of(module.main, words)
+        if hasattr(module, "argument_problems"):
+            yield from module.argument_problems(arguments)
     except ValueError as error:
         yield str(error)
     for need in needs_of(pipeline, task):

@@ -9,6 +9,7 @@ from lm_eval.api.model import LM
 
 from conversion.measuring.bits_per_byte import choose_start_token, score_documents
 from eval.running.hf_backend import LocalModel
+from eval.running.task_names import bundled_folders, names_in
 from eval.running.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
@@ -139,3 +140,10 @@ def test_heldout_text_without_file():
     assert str(error.value) == (
         """the task heldout_text needs a file: --metadata '{"text": "heldout.sl.txt"}' for lm-eval; eval.harness takes it as --text"""
     )
+
+
+@pytest.mark.slow
+def test_the_names_that_are_looked_up_are_those_of_the_index() -> None:
+    from lm_eval.tasks import TaskManager
+
+    assert set(TaskManager(include_path=str(TASKS_DIR)).task_index) <= names_in([TASKS_DIR, *bundled_folders()])
