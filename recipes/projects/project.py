@@ -15,6 +15,8 @@ from common.door import ROOT
 from common.plain_files import literal_loader, parse_yaml, read_json, read_text
 from conversion.embeddings import METHODS
 from conversion.families import family_of
+from conversion.gguf.architectures import architecture_of
+from conversion.gguf.file import GGUFFile
 from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, is_text_file, read_documents
 from data_prep.reading.languages import is_language
@@ -51,6 +53,8 @@ _TAKEN = (
 )
 _SEPARATORS = ("line", "blank-line", "file")
 _LOOKED_AT = 1000  # documents of a text: whether it can be read shows at its beginning
+_MOST_NULS = 0.01  # of the characters of a text
+_MOST_TOKENS = 1_000_000  # of a vocabulary; the largest published ones have some 250,000, XLM-V as many as this
 _IN_A_PROJECT = {  # how what readers ask for is said here
     "say with --document-separator": "say with text.separator",
     "name the key of the text with --text-key": "expected the text under 'text'",
@@ -176,6 +180,11 @@ def _choice_problems(project: Project) -> Iterator[str]:
 
 def _number_problems(project: Project) -> Iterator[str]:
     training, machine = project.training, project.machine
+    sizes = {
+        f"{_vocabulary_key(name)}.{key}": getattr(given, key)
+        for name, given in project.vocabulary.items()
+        for key in ("replace", "expand", "swap")
+    }
     positive: dict[str, float | None] = {
         "training.tokens": training.tokens,
         "training.steps": training.steps,
@@ -189,15 +198,13 @@ def _number_problems(project: Project) -> Iterator[str]:
         "machine.hours": machine.hours,
         "machine.links": machine.links,
         **{f"languages.{code}.{key}": getattr(given, key) for code, given in project.languages.items() for key in ("share", "sentences")},
-        **{
-            f"{_vocabulary_key(name)}.{key}": getattr(given, key)
-            for name, given in project.vocabulary.items()
-            for key in ("replace", "expand", "swap")
-        },
+        **sizes,
     }
     for key, value in positive.items():
         if value is not None and not 0 < value < float("inf"):
             yield f"{key} is {value:g}; expected more than 0"
+        elif value is not None and key in sizes and value > _MOST_TOKENS:
+            yield f"{key} is {value:,}; expected at most {_MOST_TOKENS:,} tokens, more than any published vocabulary has"
     if training.tokens is not None and training.steps is not None:
         yield "training.tokens and training.steps both say how long to train; give one of them"
     if training.replay is not None and not 0 <= training.replay < 1:
@@ -358,6 +365,8 @@ def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str
         texts = [document.text.strip() for document in islice(documents, _LOOKED_AT)]
         if not any(texts):
             yield f"{key} names {path}, which has no text; give files with text, or leave it out"
+        elif sum(text.count("\0") for text in texts) > _MOST_NULS * sum(map(len, texts)):
+            yield f"{key} names {path}, which is full of NUL characters, as a binary file is; give files with text"
     except ValueError as error:
         sentence = str(error)
         for asked, here in _IN_A_PROJECT.items():
@@ -367,8 +376,14 @@ def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str
 
 def _source_problems(loaded: LoadedProject) -> Iterator[str]:
     source, path = loaded.project.source, loaded.path(loaded.project.source)
-    if loaded.source_kind == "gguf" and not path.is_file():
-        yield f"source is {source}, which does not exist ({path})"
+    if loaded.source_kind == "gguf":
+        if not path.is_file():
+            yield f"source is {source}, which does not exist ({path})"
+            return
+        try:
+            architecture_of(GGUFFile.open(path).metadata, str(path))
+        except ValueError as error:
+            yield f"source: {error}"
     elif loaded.source_kind == "folder":
         if not path.is_dir():
             yield f"source is {source}, which is no folder ({path}), no OWNER/NAME of the hub, no GGUF file, and neither smollm2 nor tiny"

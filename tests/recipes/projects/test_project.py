@@ -36,7 +36,13 @@ def place(tmp_path: Path) -> Path:
         (tmp_path / folder / "config.json").write_text(json.dumps(config))
     (tmp_path / "texts").mkdir()
     texts = dict.fromkeys(("sl.txt", "en.txt", "held.txt", "a.pdf", "texts/sl.txt"), "Prvi stavek.\nDrugi stavek.\n")
-    texts |= {"empty.txt": "", "body.jsonl": '{"body": "Prvi."}\n', "long.txt": "Prvi.\n\nDrugi.\n"}
+    texts |= {
+        "binary.txt": "\0\1\0\2" * 99,
+        "m1.gguf": "GGUF damaged",
+        "empty.txt": "",
+        "body.jsonl": '{"body": "Prvi."}\n',
+        "long.txt": "Prvi.\n\nDrugi.\n",
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
@@ -181,9 +187,11 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "a source of another kind": (usual(source="zebra"), "is of the model type zebra, which is not covered; known are opt"),
     "a damaged source": (usual(source="damaged"), "damaged/config.json holds no JSON object"),
     "no such GGUF": (usual(source="m.gguf"), "source is m.gguf, which does not exist"),
+    "a damaged GGUF": (usual(source="m1.gguf"), "m1.gguf is GGUF of version 1835099168; expected 2 or 3, little-endian"),
     "no such text": (usual(languages={"sl": "no.txt", "en": "en.txt"}), "languages.sl.texts names no.txt, which does not exist"),
     "a text of another kind": (usual(languages={"sl": "a.pdf"}), "languages.sl.texts names a.pdf, which is of an unknown kind"),
     "an empty text": (usual(languages={"sl": "empty.txt"}), "empty.txt, which has no text; give files with text"),
+    "a binary file as text": (usual(languages={"sl": "binary.txt"}), "binary.txt, which is full of NUL characters, as a binary file is"),
     "a folder without text": (usual(languages={"sl": "model"}), "has no text file, only 1 x .json; expected names ending in"),
     "a text under another key": (usual(languages={"sl": "body.jsonl"}), "has no key 'text', only 'body'; expected the text under 'text'"),
     "paragraphs in a text": (usual(languages={"sl": "long.txt"}), "say with text.separator what ends one (line, blank-line, file)"),
@@ -217,6 +225,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     ),
     "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data is called as a folder of the outputs"),
     "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.replace is -5; expected more than 0"),
+    "a size beyond all": (usual(vocabulary={"expand": 100_000_000}), "vocabulary.expand is 100,000,000; expected at most 1,000,000 tokens"),
     "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.tokenizer is tok, which does not exist"),
     "a word for a vocabulary": (usual(vocabulary="expand"), "vocabulary is 'expand'; expected keep, or for example {expand: 2000}"),
     "a kept vocabulary with methods": (
@@ -235,6 +244,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an unknown recipe": (usual(training={"recipe": "gams/fcous"}), "there is no recipe gams/fcous; did you mean gams/focus?"),
     "no such recipe file": (usual(training={"recipe": "own.yaml"}), "training.recipe is own.yaml, which does not exist"),
     "an unknown override": (usual(training={"overrides": "schedule.max_step=3"}), "unknown key schedule.max_step"),
+    "an unknown task": (usual(evaluation={"tasks": "completion_sll"}), "there is no task completion_sll; did you mean completion_sl?"),
     "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl is called as a language"),
     "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
     "prompts that are none": (usual(evaluation={"prompts": "body.jsonl"}), "evaluation.prompts: "),
