@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.artifacts import read_manifest
 from common.pages import rendered
 from common.plain_files import read_json
 from common.progress import duration
@@ -28,7 +27,7 @@ from eval.running.results import RESULT_NAME
 from recipes.pipelines.file import Pipeline, Task, command_of, output_of, recipe_of, tasks_of
 from recipes.pipelines.live_page import PAGE_NAME
 from recipes.pipelines.running import ENDED_EARLY
-from recipes.pipelines.state import Record, read_record
+from recipes.pipelines.state import Record, manifest_of, read_record
 from recipes.planner import costs
 from recipes.planner.hardware import find_gpu
 from recipes.runs.run_dir import METRICS_NAME
@@ -61,7 +60,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Made:
-    """A task whose output is there.
+    """A task that has made its output, also where that was removed to save space.
 
     Attributes:
         module: of its command.
@@ -119,9 +118,8 @@ def _made(pipeline: Pipeline) -> list[Made]:
     found = []
     for name, stage in pipeline.stages.items():
         for task in tasks_of(pipeline, name) if stage.train is None else ():
-            output = output_of(pipeline, task)
-            if output is not None and output.is_dir():
-                manifest = read_manifest(output)
+            output, manifest = output_of(pipeline, task), manifest_of(pipeline, task)
+            if output is not None and (manifest is not None or output.is_dir()):
                 found.append(Made(task, output, command_of(pipeline, task)[2], manifest.facts if manifest is not None else {}))
     return found
 

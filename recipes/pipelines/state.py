@@ -116,6 +116,13 @@ def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
     return [(name, manifest) for name, manifest in manifests if manifest is not None]
 
 
+def manifest_of(pipeline: Pipeline, task: Task) -> Manifest | None:
+    """The manifest of what a task made, also where that was removed to save space."""
+    output = output_of(pipeline, task)
+    places = [*([output] if output is not None else []), _manifest_dir(pipeline, task)]
+    return next((manifest for place in places if place.is_dir() and (manifest := read_manifest(place)) is not None), None)
+
+
 def is_there(pipeline: Pipeline, task: Task) -> bool:
     """Whether anything is left of what a task made."""
     return _place(pipeline, task).exists()
@@ -126,12 +133,17 @@ def forget(pipeline: Pipeline, task: Task) -> None:
     if (output := output_of(pipeline, task)) is not None:
         _remove(output)
     _record_path(pipeline, task).unlink(missing_ok=True)
+    shutil.rmtree(_manifest_dir(pipeline, task), ignore_errors=True)
 
 
 def save_space(pipeline: Pipeline, task: Task) -> None:
-    """Remove what a task made for others, which all have it, but not the record that it was made; of a training the checkpoints alone."""
+    """Remove what a task made for others, which all have it, but neither its manifest nor the record; of a training the checkpoints alone."""
     output = output_of(pipeline, task)
     assert output is not None  # checked when the pipeline was read
+    if (output / MANIFEST_NAME).is_file():
+        kept = _manifest_dir(pipeline, task)
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(output / MANIFEST_NAME, kept / MANIFEST_NAME)
     _remove(output / CHECKPOINTS_NAME if pipeline.stages[task.stage].train is not None else output)
 
 
@@ -189,3 +201,7 @@ def _place(pipeline: Pipeline, task: Task) -> Path:
 
 def _record_path(pipeline: Pipeline, task: Task) -> Path:
     return pipeline.root / RECORDS_NAME / f"{task.name.replace('/', '_')}.json"
+
+
+def _manifest_dir(pipeline: Pipeline, task: Task) -> Path:
+    return _record_path(pipeline, task).with_suffix("")

@@ -9,7 +9,7 @@ from common.artifacts import write_manifest
 from eval.reporting.project_page import project_page, write_project_page
 from recipes.pipelines.file import Pipeline, Task, pipeline_from_mapping, tasks_of
 from recipes.pipelines.live_page import PAGE_NAME
-from recipes.pipelines.state import Record, write_record
+from recipes.pipelines.state import Record, forget, save_space, write_record
 from tests.eval.made_results import make_results
 
 
@@ -50,7 +50,11 @@ def test_what_is_there_is_shown_and_nothing_else(tmp_path: Path) -> None:
         write_record(pipeline, _task(pipeline, stage), Record((), True, "", "log", 30.0))
     page = write_project_page(pipeline, {}).read_text(encoding="utf-8")
     assert (tmp_path / "work" / PAGE_NAME).is_file() and "4 done." in page and "refresh" not in page
-    assert "<td>1,200</td><td>1,000</td><td>too short (150), language (50)</td>" in page
+    assert (removed := "<td>1,200</td><td>1,000</td><td>too short (150), language (50)</td>") in page
+    save_space(pipeline, _task(pipeline, "clean"))
+    assert not (tmp_path / "work/text").exists() and removed in project_page(pipeline, {}), "what went is told when the text has gone too"
+    forget(pipeline, _task(pipeline, "clean"))
+    assert removed not in project_page(pipeline, {})
     assert "validation bits per byte sl" in page and "training loss" in page
     assert '<th scope="row">focus-100</th><td>100</td>' in page and '<th scope="row">source (not trained here)</th><td>0</td>' in page
     assert "sl_boolq_gen" in page and "(LAPT)" in page
