@@ -68,11 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise_all(value_problems(recipe), subject=f"recipe {recipe.name}")
     signals = StopSignals(recipe.run.stop_signals)
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
-    recipe = with_converted_checkpoint(recipe, arguments.output)
-    inputs = read_inputs(recipe)
-    recipe = check_run(recipe, inputs, visible=visible_gpu())
-    must_launch(recipe)  # or be one of the right number of processes
-    require_limits(recipe)
+    recipe, inputs = _checked(with_converted_checkpoint(recipe, arguments.output, check=_checked))
     outlast(recipe.run)
     for warning in pass_warnings(recipe, inputs.train) if is_first_process() else ():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -82,6 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code == command.DONE and not was_launched:
             export_finished(recipe, arguments.output, converts=is_first)
         return code
+
+
+def _checked(recipe: Recipe) -> tuple[Recipe, RunInputs]:
+    """The recipe with its steps, and its inputs; refused if it cannot run here."""
+    inputs = read_inputs(recipe)
+    recipe = check_run(recipe, inputs, visible=visible_gpu())
+    must_launch(recipe)  # or be one of the right number of processes
+    require_limits(recipe)
+    return recipe, inputs
 
 
 def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:

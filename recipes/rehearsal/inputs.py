@@ -50,7 +50,7 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
         num_samples: that the rehearsed steps read.
     """
     model, data = recipe.model, recipe.data
-    if not Path(model.checkpoint).is_dir():
+    if not (Path(model.checkpoint) / "context").is_dir():  # a folder of Hugging Face has none
         _describe_checkpoint(directory / "checkpoint", inputs)
         if recipe.objective == MASKED:
             _write_tokenizer(directory / "checkpoint" / CHECKPOINT_TOKENIZER)

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.artifacts import Manifest, check_files, require_manifest
+from common.artifacts import Manifest, check_files, read_manifest, require_manifest
 from common.own_files import require_all_own
 from common.plain_files import read_json
+from conversion.checkpoints.for_engine import for_engine
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+from conversion.checkpoints.hf_files import CONFIG_NAME
 from data_prep.megatron.index import open_dataset, open_training_data
+from data_prep.tokenizers.files import tokenizer_files
+from data_prep.tokenizers.identity import identity_by_another_process
 from recipes.rules.schema import Recipe, raise_all
 
 Found = TypeVar("Found")
@@ -25,7 +30,7 @@ class RunInputs:
     Attributes:
         family: model family, a key of `conversion.families.FAMILIES`.
         model: its sizes in Megatron's names (`context/model.json`).
-        checkpoint: manifest of the checkpoint that the run starts from.
+        checkpoint: manifest of the checkpoint that the run starts from; of a Hugging Face folder, what it will be once it is converted.
         train: manifest of each training set, in the recipe's order.
         validation: manifest of each validation set, by language.
     """
@@ -38,7 +43,7 @@ class RunInputs:
 
 
 def read_inputs(recipe: Recipe) -> RunInputs:
-    """Read the manifests of a recipe's inputs; the contents of large files are not read.
+    """Read the manifests of a recipe's inputs, or the header of a Hugging Face folder; the contents of large files are not read.
 
     Raises:
         ValueError: listing every input that is missing, truncated or written by another stage.
@@ -54,17 +59,20 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     validation = {language: _collect(problems, open_dataset, Path(path)) for language, path in recipe.data.validation.items()}
     raise_all(problems, subject=f"recipe {recipe.name}")
     assert checkpoint is not None
-    description = read_json(checkpoint_dir / "context" / "model.json")
+    family, model, manifest = checkpoint
     return RunInputs(
-        family=description["family"],
-        model=description["config"],
-        checkpoint=checkpoint,
+        family=family,
+        model=model,
+        checkpoint=manifest,
         train=tuple(opened[1] for opened in train if opened is not None),
         validation={language: opened[1] for language, opened in validation.items() if opened is not None},
     )
 
 
-def _open_checkpoint(directory: Path) -> Manifest:
+def _open_checkpoint(directory: Path) -> tuple[str, Mapping[str, Any], Manifest]:
+    """Family, sizes in Megatron's names, and manifest."""
+    if (directory / CONFIG_NAME).is_file():
+        return _open_hugging_face(directory)
     manifest = require_manifest(directory, stages=CHECKPOINT_STAGES, made_by="python -m conversion.hf_to_nemo")
     check_files(directory, manifest, contents=False)
     if manifest.stage == "conversion.change_layout" and manifest.facts["layout"] != "nemo":
@@ -73,7 +81,17 @@ def _open_checkpoint(directory: Path) -> Manifest:
             f" --input {shlex.quote(str(directory))} --to nemo --output DIR`"
         )
     require_all_own(directory / "context")  # which goes into every checkpoint of the run
-    return manifest
+    description = read_json(directory / "context" / "model.json")
+    return description["family"], description["config"], manifest
+
+
+def _open_hugging_face(directory: Path) -> tuple[str, Mapping[str, Any], Manifest]:
+    """As it will be once `conversion.hf_to_nemo` has converted it."""
+    made, manifest = for_engine(HFCheckpoint.open(directory)), read_manifest(directory)
+    facts = dict(manifest.facts) if manifest is not None else {}
+    if "tokenizer_digest" not in facts and tokenizer_files(directory):
+        facts["tokenizer_digest"] = identity_by_another_process(directory).digest
+    return made.family.model_type, made.config, Manifest(stage=CHECKPOINT_STAGES[0], facts=facts)
 
 
 def _collect(problems: list[str], read: Callable[[Path], Found], path: Path) -> Found | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,11 @@ START_NAME, EXPORT_NAME = "start", "hf"
 _POLL_SECONDS = 0.5
 
 
-def with_converted_checkpoint(recipe: Recipe, run_dir: Path) -> Recipe:
+def with_converted_checkpoint(recipe: Recipe, run_dir: Path, *, check: Callable[[Recipe], object]) -> Recipe:
     """The recipe with `run_dir/start`, converted now or earlier, where model.checkpoint is a Hugging Face folder.
+
+    Args:
+        check: refuses a recipe that cannot run, before anything is converted for it.
 
     Raises:
         ValueError: if the folder cannot be converted, or the run started from another one.
@@ -34,6 +38,7 @@ def with_converted_checkpoint(recipe: Recipe, run_dir: Path) -> Recipe:
     if made is not None and Path(made.arguments["input"]).resolve() != source.resolve():
         raise ValueError(f"{run_dir} holds a run that started from {made.arguments['input']}, not from {source}; choose another --output")
     if made is None:
+        check(recipe)
         _convert("conversion.hf_to_nemo", source, start, recipe, converts=is_first_process())
     return replace(recipe, model=replace(recipe.model, checkpoint=str(start)))
 

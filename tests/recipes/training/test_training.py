@@ -302,6 +302,21 @@ def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, t
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("schedule.global_batch_size=7", "schedule.global_batch_size (7) must be a multiple of"),
+        ("model.vocab_size=3", "the recipe is for 3 tokens, but the checkpoint"),
+        ("data.sequence_length=100000", "data.sequence_length (100000"),
+    ],
+)
+def test_a_recipe_is_refused_before_its_hugging_face_folder_is_converted(
+    inputs: Inputs, tmp_path: Path, override: str, sentence: str
+) -> None:
+    done = run_command(*_arguments(inputs, tmp_path / "run", f"model.checkpoint={inputs.hf}", override), log_dir=tmp_path / "logs")
+    assert done.code == 2 and sentence in done.stderr and not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_from_a_hugging_face_folder_to_one(inputs: Inputs, tmp_path: Path) -> None:
     """A folder of Hugging Face is converted into the run, which leaves one at its end; another source for the same run is refused."""
