@@ -11,6 +11,7 @@ _COMMENTS = {
     "model_file": "The model as it is published.",
     "source": "The model to start from, as a Hugging Face folder.",
     "collect": "Published corpora in one form.",
+    "read": "Texts under the usual key.",
     "clean": "What is no text is removed, with the reasons counted.",
     "split": "Whole documents are held out.",
     "text": "Each text once, and none that held-out text has too.",

@@ -12,7 +12,7 @@ from common.door import ROOT
 from conversion.embeddings import METHODS
 from recipes.projects.project import MATERIAL, SMOLLM2, TINY, LoadedProject, load_project
 from recipes.projects.schedule import chosen_recipe, exported_steps
-from recipes.projects.schema import BEST, TINY_SIZE, Vocabulary
+from recipes.projects.schema import BEST, TINY_SIZE, Text, Vocabulary
 from recipes.projects.smollm2 import FILE_NAME
 from recipes.projects.tiny import ENCODERS, HELPER, TINY_VOCABULARY, tiny_project
 from recipes.rules.schema import MASKED, Recipe
@@ -144,7 +144,7 @@ def _mask(built: _Stages) -> str:
 def _add_tiny_model(built: _Stages) -> str:
     """A tiny model of the source's language, trained here unless all is to be tiny."""
     project = built.loaded.project
-    text = " ".join(map(built.path, project.languages[project.source_language].texts))
+    text = " ".join(_own_texts(built, project.source_language))
     tokenizer = built.add(
         f"{SOURCE}_tokenizer", f"data_prep.train_tokenizer --input {text} --vocab-size {TINY_VOCABULARY}{_mask(built)}", "model/tokenizer"
     )
@@ -165,13 +165,15 @@ def _add_tiny_model(built: _Stages) -> str:
 def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, str]]:
     """Words for the training texts and for the held-out text of each language."""
     project = built.loaded.project
-    held_out = {code: built.path(language.heldout[0]) for code, language in project.languages.items() if language.heldout}
+    held_out = {
+        code: _read(built, code, language.heldout, "heldout")[0] for code, language in project.languages.items() if language.heldout
+    }
     texts: dict[str, str] = {}
-    others = [built.path(written) for written in project.evaluation.texts.values()]
+    others = _other_texts(built).values()
     for code, language in project.languages.items():
         if not (language.texts or language.corpora):
             continue
-        words = [built.path(written) for written in language.texts]
+        words = _own_texts(built, code)
         name = code.replace("-", "_")
         separator = f" --document-separator {project.text.separator}" if project.text.separator else ""
         if language.corpora:
@@ -199,6 +201,25 @@ def _add_texts(built: _Stages, source: str) -> tuple[dict[str, str], dict[str, s
             words = [built.add(f"text_{name}", command, f"text/{code}/unique") + "/text"]
         texts[code] = " ".join(words)
     return texts, held_out
+
+
+def _own_texts(built: _Stages, code: str) -> list[str]:
+    return _read(built, code, built.loaded.project.languages[code].texts, "read", keep=False)
+
+
+def _other_texts(built: _Stages) -> dict[str, str]:
+    """Name and word of the texts beside those of the languages, that models are measured on."""
+    return {name: _read(built, name, [written], "read")[0] for name, written in built.loaded.project.evaluation.texts.items()}
+
+
+def _read(built: _Stages, name: str, written: Sequence[str], kind: str, **more: Any) -> list[str]:
+    """Words for texts of the user; where they are under a key of their own, of a stage that puts them under the usual one."""
+    text, words = built.loaded.project.text, [built.path(one) for one in written]
+    if text.key == Text.key or not words:
+        return words
+    separator = f" --document-separator {text.separator}" if text.separator else ""
+    command = f"data_prep.collect --input {_named(name, words)} --text-key {shlex.quote(text.key)}{separator}"
+    return [built.add(f"{kind}_{name}".replace("-", "_"), command, f"text/{name}/{kind}", **more) + "/text"]
 
 
 def _named(code: str, words: Sequence[str]) -> str:
@@ -396,7 +417,7 @@ def _add_evaluation(
     if evaluation.verify and new:
         _add_verification(built, new[-1])
     texts = " ".join(f"{name}={word}" for name, word in sorted(held_out.items(), key=lambda item: item[0] == project.source_language))
-    texts += "".join(f" {name}={built.path(written)}" for name, written in evaluation.texts.items())
+    texts += "".join(f" {name}={word}" for name, word in _other_texts(built).items())
     named = " ".join(f"{name}={model}" for of_variant in models for name, model in of_variant)
     tasks = f" --tasks {' '.join(evaluation.tasks)}" if evaluation.tasks else ""
     data = f" --data {built.path(evaluation.data)}" if evaluation.data else ""

@@ -33,6 +33,7 @@ _EXAMPLES = {
     "languages.CODE.heldout": "heldout.sl.txt",
     "languages.CODE.sentences": "30000",
     "text.separator": "blank-line",
+    "text.key": "content",
     "text.corpora_dir": "/data/corpora",
     "vocabulary.NAME.replace": "32000",
     "vocabulary.NAME.expand": "2000",

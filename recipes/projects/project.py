@@ -55,9 +55,10 @@ _SEPARATORS = ("line", "blank-line", "file")
 _LOOKED_AT = 1000  # documents of a text: whether it can be read shows at its beginning
 _MOST_NULS = 0.01  # of the characters of a text
 _MOST_TOKENS = 1_000_000  # of a vocabulary; the largest published ones have some 250,000, XLM-V as many as this
-_IN_A_PROJECT = {  # how what readers ask for is said here
+_ASKS_FOR_KEY = "name the key of the text with --text-key"
+_WAYS_HERE = {  # how what readers ask for is said here
     "say with --document-separator": "say with text.separator",
-    "name the key of the text with --text-key": "expected the text under 'text'",
+    _ASKS_FOR_KEY: "name the key of the text as text.key",
 }
 
 
@@ -356,12 +357,16 @@ def _text_problems(loaded: LoadedProject, key: str, written: str) -> Iterator[st
         yield from _content_problems(loaded, key, path)
 
 
-def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str = "text") -> Iterator[str]:
-    """What keeps the beginning of a text from being read."""
-    separator = loaded.project.text.separator
+def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str | None = None) -> Iterator[str]:
+    """What keeps the beginning of a text from being read, by default of one that has the project's key."""
+    separator, advice = loaded.project.text.separator, _WAYS_HERE
+    if text_key is not None:
+        advice = {**advice, _ASKS_FOR_KEY: f"expected one under {text_key!r}"}
     try:
         files = text_files([path])
-        documents = chain.from_iterable(read_documents(file, text_key=text_key, separator=separator) for file in files)
+        documents = chain.from_iterable(
+            read_documents(file, text_key=text_key or loaded.project.text.key, separator=separator) for file in files
+        )
         texts = [document.text.strip() for document in islice(documents, _LOOKED_AT)]
         if not any(texts):
             yield f"{key} names {path}, which has no text; give files with text, or leave it out"
@@ -369,7 +374,7 @@ def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str
             yield f"{key} names {path}, which is full of NUL characters, as a binary file is; give files with text"
     except ValueError as error:
         sentence = str(error)
-        for asked, here in _IN_A_PROJECT.items():
+        for asked, here in advice.items():
             sentence = sentence.replace(asked, here)
         yield f"{key}: {sentence}"
 

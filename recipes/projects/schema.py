@@ -32,6 +32,7 @@ class Text:
     clean: str = "standard"  # none: as they are; light: Unicode and white space; standard, web: rules of data_prep.clean
     deduplicate: bool = True  # near-duplicate paragraphs are removed, and what held-out text shares with the rest
     separator: str | None = None  # what ends a document in .txt files: line, blank-line or file; by default a line
+    key: str = "text"  # under which .jsonl and .parquet files have the text, held-out ones too
     corpora_dir: str | None = None  # folder of published corpora that were downloaded, as `data_prep.collect --folder`
 
 

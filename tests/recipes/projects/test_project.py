@@ -153,6 +153,20 @@ def test_the_recommended_method_gets_its_material_alone(tmp_path: Path) -> None:
         taken(method=None)
 
 
+def test_texts_under_a_key_of_their_own_are_read_once_and_never_named_again(place: Path) -> None:
+    (place / "more.jsonl").write_text('{"body": "Drugi."}\n', encoding="utf-8")
+    languages = {"sl": {"texts": ["body.jsonl", "sl.txt"], "heldout": "more.jsonl"}, "en": "en.txt"}
+    content = usual(languages=languages, text={"key": "body"}, evaluation={"texts": {"news": "held.txt"}}, vocabulary={"replace": 300})
+    words = commands(checked(expand_project(write(place, content))))
+    read = [name for name, given in words.items() if "--text-key" in given]
+    assert read == ["heldout_sl", "read_news", "read_sl", "read_en"]
+    root = place / "slovene_output" / "text"
+    assert words["read_sl"][2:6] == [f"sl={place}/body.jsonl", str(place / "sl.txt"), "--text-key", "body"]
+    assert words["clean_sl"][2] == f"sl={root}/sl/read/text" and f"news={root}/news/read/text" in words["evaluate"]
+    assert f"sl={root}/sl/heldout/text" in words["evaluate"] and str(root / "sl/heldout/text") in words["text_sl"]
+    assert not any(str(place / "body.jsonl") in word for name, given in words.items() if name not in read for word in given)
+
+
 def test_budget_recipe_and_languages(place: Path) -> None:
     (place / "own.yaml").write_text((ROOT / "recipes/conf/recipe/demo.yaml").read_text(), encoding="utf-8")
     content = usual(
@@ -193,7 +207,14 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an empty text": (usual(languages={"sl": "empty.txt"}), "empty.txt, which has no text; give files with text"),
     "a binary file as text": (usual(languages={"sl": "binary.txt"}), "binary.txt, which is full of NUL characters, as a binary file is"),
     "a folder without text": (usual(languages={"sl": "model"}), "has no text file, only 1 x .json; expected names ending in"),
-    "a text under another key": (usual(languages={"sl": "body.jsonl"}), "has no key 'text', only 'body'; expected the text under 'text'"),
+    "a text under another key": (
+        usual(languages={"sl": "body.jsonl"}),
+        "has no key 'text', only 'body'; name the key of the text as text.key",
+    ),
+    "texts without the key": (
+        usual(languages={"sl": "body.jsonl"}, text={"key": "content"}),
+        "has no key 'content', only 'body'; name the",
+    ),
     "paragraphs in a text": (usual(languages={"sl": "long.txt"}), "say with text.separator what ends one (line, blank-line, file)"),
     "a text that is held out": (
         usual(languages={"sl": {"texts": "sl.txt", "heldout": "sl.txt"}}),

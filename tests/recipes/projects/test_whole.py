@@ -20,11 +20,13 @@ DEMO_TEXT = ROOT / "recipes" / "demo_text"
 def test_what_is_held_out_is_in_no_text_that_is_trained_on(tmp_path: Path) -> None:
     lines = (DEMO_TEXT / "sl.train.txt").read_text(encoding="utf-8").splitlines()[:200]
     # Half of what is held out stands a second time, with a beginning of its own, where training would find it.
-    (tmp_path / "sl.txt").write_text("\n".join([*lines, *(f"Ponovljeno besedilo: {line}" for line in lines)]) + "\n", encoding="utf-8")
+    documents = [*lines, *(f"Ponovljeno besedilo: {line}" for line in lines)]
+    (tmp_path / "sl.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in documents), encoding="utf-8")
+    (tmp_path / "sl.txt").write_text("\n".join(documents), encoding="utf-8")
     train_tokenizer.main(["--input", str(tmp_path / "sl.txt"), "--vocab-size", "400", "--output", str(tmp_path / "model")])
     (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
     project = tmp_path / "slovene.yaml"
-    project.write_text("source: model\nlanguages:\n  sl: {texts: sl.txt, heldout_share: 0.1}\n", encoding="utf-8")
+    project.write_text("source: model\nlanguages: {sl: {texts: sl.jsonl, heldout_share: 0.1}}\ntext: {key: body}\n", encoding="utf-8")
     assert run.main([str(project), "--until", "text_sl"]) == 0
 
     def texts(folder: str) -> list[str]:
