@@ -96,6 +96,7 @@ _SUITES = (
     ),
     Suite("Everyday completions, Slovene", r"completion_(sl)"),
     Suite("Everyday completions, English", r"completion_(en)"),
+    Suite("Instructions with answers that a program checks", r"instructions_(?P<language>\w+)"),
     *ACROSS_LANGUAGES,
 )
 TEXTS = Suite("Held-out text", "")

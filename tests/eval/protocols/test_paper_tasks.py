@@ -15,7 +15,7 @@ from tests.eval.suite_rows import FROM_THE_HUB
 from tests.eval.tiny_models import tiny_tokenizer
 from tests.processes import ROOT
 
-OWN = {"completion_sl", "completion_en", "heldout_text"}
+OWN = {"completion_sl", "completion_en", "heldout_text", "instructions_en", "instructions_it", "instructions_sl"}
 NAMES = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml") if path.parent.name not in FROM_THE_HUB} - OWN)
 ENDLESS = "Da da da da " * 40
 
