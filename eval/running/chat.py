@@ -140,6 +140,30 @@ def chat_of(checkpoint: Checkpoint, *, template: str | None, system_prompt: str 
     return Chat(templates[template], tokens, system_prompt or None, multiturn)
 
 
+def lend_template(checkpoint: Checkpoint, lender: Checkpoint) -> None:
+    """Have a tokenizer without a chat template use that of another model.
+
+    Raises:
+        ValueError: if that has none either, or spells special tokens that the tokenizer does not have.
+    """
+    if checkpoint.tokenizer.chat_template:
+        return
+    template = lender.tokenizer.chat_template
+    if not isinstance(template, str):
+        raise ValueError(
+            f"the tokenizer in {lender.directory} has no chat template, or several, so that nothing says how to ask; put its"
+            " chat_template.jinja there"
+        )
+    known = checkpoint.tokenizer.get_vocab()
+    specials = {str(token.content) for token in lender.tokenizer.added_tokens_decoder.values() if token.special}
+    if missing := sorted(token for token in specials if token in template and token not in known):
+        raise ValueError(
+            f"the chat template of {lender.directory} spells {', '.join(missing)}, which the tokenizer in {checkpoint.directory} does not"
+            f" have; give it these with `python -m conversion.edit_vocabulary --input {checkpoint.directory} --append-tokens FILE --output DIR`"
+        )
+    checkpoint.tokenizer.chat_template = template
+
+
 def documents_with_turns(documents: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Prompt -> document, of those that tell their examples."""
     return {document["prompt"]: document for document in documents if document.get("turns")}

@@ -1,0 +1,194 @@
+"""What did a graft cost, and what does merging an instruction-tuned model into it bring back?
+
+Each graft is merged with --instruct at each weight (`conversion.merge`), measured and removed: bits per byte of texts, prompts with answers that
+a program checks, and lm-eval tasks where asked.  With --source, which --instruct was tuned from, weights are of its chat vector: 0 is the graft,
+1 adds all of the difference.  Without it they are of a mean: 1 is --instruct, with the graft's rows for tokens that it lacks.
+Tasks are asked in the chat template of each tokenizer, or that of --instruct where there is none.  A second command does what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import command
+from common.artifacts import combined_digest, digest_file, staged_directory, write_manifest
+from common.progress import show
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
+from data_prep.reading.documents import add_format_arguments
+from data_prep.reading.named_texts import Text, read_texts
+from eval.running.backends import Machine, Settings
+from eval.running.chat import OWN_TEMPLATE
+from eval.running.model_names import named_checkpoints
+from eval.running.results import RESULT_NAME, load_result
+from eval.running.task_runs import TASKS_DIR, find_tasks
+
+if TYPE_CHECKING:
+    from eval.reporting.skills import Skills
+    from eval.running.merge_sweep import Measuring, Partner
+
+STAGE = "eval.skills"
+SOURCE, INSTRUCT = "source", "instruct"
+PROMPTS = tuple(sorted(path.stem.removeprefix("instructions_") for path in (TASKS_DIR / "instructions").glob("*.yaml")))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog=STAGE,
+        example="python -m eval.skills --source smollm2-base/ --instruct smollm2-instruct/ --graft work/trained \\\n"
+        "      --text sl=heldout.sl.txt en=heldout.en.txt --output skills/",
+    )
+    parser.add_argument("--graft", nargs="+", required=True, metavar="[NAME=]DIR", help="models with a changed vocabulary, or trained on")
+    parser.add_argument("--instruct", type=Path, required=True, metavar="DIR", help="instruction-tuned model that is merged into them")
+    parser.add_argument(
+        "--source", type=Path, metavar="DIR", help="base model that --instruct was tuned from: chat vectors in place of a mean"
+    )
+    weights = (0.0, 0.25, 0.5, 0.75, 1.0)
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        type=float,
+        default=weights,
+        metavar="W",
+        help="of the merges; 0 is always there (default: 0 to 1 by quarters)",
+    )
+    parser.add_argument("--missing-rows", choices=("keep", "pieces"), default="keep", help="as conversion.merge's (default: keep)")
+    parser.add_argument("--text", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts, of the source's language too")
+    add_format_arguments(parser)
+    parser.add_argument("--prompts", nargs="*", choices=PROMPTS, help="languages of the prompts (default: those of --text that have some)")
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks besides, as eval.harness takes them")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
+    parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
+    parser.add_argument("--keep", action="store_true", help="keep the merged models, in merged/ below --output")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
+    parser.add_argument("--title", default="What a graft cost, and what merging brings back", help="heading of the page")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results/ of each model, report/skills.html")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is not measured yet, write the page and print its tables."""
+    arguments = _parser().parse_args(argv)
+    for name in ("batch_size", "limit"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    weights = _weights(arguments.weights)
+    show("skills: reading")
+    be_quiet_and_offline()
+    texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
+    grafts = _grafts(arguments.graft)
+    instruct = inspect_checkpoint(arguments.instruct, name=INSTRUCT)
+    source = inspect_checkpoint(arguments.source, name=SOURCE) if arguments.source is not None else None
+    measuring, partner = _plan(arguments, texts, grafts, instruct, source)
+    for reference in filter(None, (source, instruct)):
+        measuring.model(reference, instruct)
+    for graft in grafts:
+        for weight in weights:
+            if weight:
+                measuring.merge(graft, partner, weight, _name(graft, weight), keep=arguments.keep)
+            else:
+                measuring.model(graft, instruct)
+    skills = _skills(measuring, partner, grafts, weights)
+    _write(skills, measuring, arguments)
+    for graft in grafts:
+        print(
+            f"{skills.finding(graft.name)}\n\n{markdown_table(*skills.changes(graft.name))}\n\n{markdown_table(*skills.scores(graft.name))}\n"
+        )
+    print(f"page: {arguments.output / 'report' / 'skills.html'}")
+    return command.DONE
+
+
+def _weights(given: Sequence[float]) -> list[float]:
+    """In order, with 0.
+
+    Raises:
+        ValueError: if one is no number.
+    """
+    if wrong := [weight for weight in given if not math.isfinite(weight)]:
+        raise ValueError(f"--weights has {wrong[0]:g}; expected numbers, such as 0.5")
+    return sorted({0.0, *given})
+
+
+def _grafts(given: Sequence[str]) -> list[Checkpoint]:
+    folders = named_checkpoints(given, option="--graft")
+    if taken := {SOURCE, INSTRUCT} & folders.keys():
+        raise ValueError(f"--graft has one called {taken.pop()}, as another model of the page is; give it a name, --graft NAME=DIR")
+    return [inspect_checkpoint(folder, name=name) for name, folder in folders.items()]
+
+
+def _plan(
+    arguments: argparse.Namespace, texts: Sequence[Text], grafts: Sequence[Checkpoint], instruct: Checkpoint, source: Checkpoint | None
+) -> tuple[Measuring, Partner]:
+    """How all are measured and merged; what cannot be is refused here, before anything is written."""
+    from eval.running.chat import lend_template
+    from eval.running.merge_sweep import Measuring, Partner
+
+    prompts = [text.name for text in texts if text.name in PROMPTS] if arguments.prompts is None else arguments.prompts
+    names = [*(f"instructions_{language}" for language in prompts), *arguments.tasks]
+    metadata = {} if arguments.data is None else {"data": arguments.data}
+    tasks = find_tasks(names, metadata=metadata, limit=arguments.limit) if names else {}
+    partner = Partner(instruct, source, arguments.missing_rows)
+    for graft in grafts:
+        partner.require_alike(graft)
+    for checkpoint in (instruct, *grafts, *([source] if source is not None else [])) if tasks else ():
+        lend_template(checkpoint, instruct)
+    settings = Settings(dtype=arguments.dtype, chat_template=OWN_TEMPLATE if tasks else None)
+    machine = Machine(arguments.device or default_device(), arguments.batch_size)
+    return Measuring(arguments.output, texts, tasks, settings, machine), partner
+
+
+def _name(graft: Checkpoint, weight: float) -> str:
+    return f"{graft.name}-{weight:g}" if weight else graft.name
+
+
+def _skills(measuring: Measuring, partner: Partner, grafts: Sequence[Checkpoint], weights: Sequence[float]) -> Skills:
+    from eval.reporting.runs import Evaluated
+    from eval.reporting.skills import Skills
+
+    def evaluated(name: str) -> Evaluated:
+        path = measuring.result_dir(name) / RESULT_NAME
+        return Evaluated(load_result(path), path)
+
+    names = [INSTRUCT] if partner.source is None else [SOURCE, INSTRUCT]
+    how = (
+        "A merge of weight W is the mean (1 - W) graft + W instruct; tokens that instruct lacks keep the graft's rows."
+        if partner.source is None
+        else "A merge of weight W is graft + W (instruct - source), a chat vector."
+    )
+    return Skills(
+        tuple(evaluated(name) for name in names),
+        {graft.name: {weight: evaluated(_name(graft, weight)) for weight in weights} for graft in grafts},
+        how,
+    )
+
+
+def _write(skills: Skills, measuring: Measuring, arguments: argparse.Namespace) -> None:
+    from eval.reporting.skills import write_skills
+
+    report = arguments.output / "report"
+    models = [*skills.references, *(model for graft in skills.grafts.values() for model in graft.values())]
+    shutil.rmtree(report, ignore_errors=True)
+    with staged_directory(report) as staging:
+        write_skills(skills, staging, title=arguments.title)
+        write_manifest(
+            staging,
+            stage=STAGE,
+            facts={"grafts": list(skills.grafts)},
+            arguments=vars(arguments),
+            inputs={
+                **{str(model.path): digest_file(model.path) for model in models},
+                "texts": combined_digest({text.name: text.digest for text in measuring.texts}),
+            },
+        )
+
+
+if __name__ == "__main__":
+    command.run(main)
