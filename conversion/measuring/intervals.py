@@ -232,7 +232,7 @@ def effective_units(weights: ArrayLike) -> float:
 def ratio_goes_with_size(numerators: ArrayLike, denominators: ArrayLike) -> bool:
     """Whether the ratio of a unit surely goes with its size, (units,) each, where sizes are very unlike: then intervals are too narrow.
 
-    By simulation (`benchmarks.levels`).
+    What is sure was found by simulation.
     """
     from scipy.stats import spearmanr
 

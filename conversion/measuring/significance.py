@@ -128,7 +128,7 @@ def with_seeds(found: Difference, by_seed: Sequence[float]) -> Difference:
     """The same difference where both runs were trained with several seeds, which vary it as items or languages do: both are random and crossed.
 
     The two parts of its variance add up (of units and of seeds; Owen 2007, The pigeonhole bootstrap, section 4), with the degrees of freedom of
-    Satterthwaite (1946).  Two or three seeds that happen to agree would make that too sure (levels of 0.08 to 0.12, `benchmarks.levels`), so the
+    Satterthwaite (1946).  Two or three seeds that happen to agree would make that too sure (levels of 0.08 to 0.12 by simulation), so the
     p-value is the largest of that t test's, of the one over seeds and of the test over units, and the interval the widest.  One seed does not say
     how seeds vary.
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.levels import documents_of, gain_of_equals
-from conversion.measuring.intervals import ratio_goes_with_size, share_interval
+from conversion.measuring.intervals import ratio_goes_with_size, ratio_interval, share_interval
 from conversion.measuring.significance import Difference, holm, mcnemar_p_value, paired_difference, sign_flip_p_value, with_seeds
 
 UNITS = (1, 2, 3, 4, 5, 10, 20, 30, 100)
@@ -165,9 +164,11 @@ def test_intervals_of_grouped_shares_cover():
 @pytest.mark.parametrize(("num_seeds", "num_languages"), [(2, 30), (2, 300), (3, 100), (5, 10), (5, 300)])
 def test_equal_methods_that_seeds_vary_are_sure_at_the_level(num_seeds: int, num_languages: int) -> None:
     """Every seed moves all languages of a method by about a point, as in fine-tuning; over languages alone 70 % of equal pairs were sure."""
-    rng = np.random.default_rng(1)
-    pairs = [gain_of_equals(rng, seeds=num_seeds, languages=num_languages, seed_deviation=1.0) for _ in range(150)]
-    sure = sum(found.p_value < 0.05 for found in pairs)
+    rng, sure = np.random.default_rng(1), 0
+    for _ in range(150):
+        ours, theirs = sum(rng.normal(size=(2, *shape)) for shape in ((num_seeds, 1), (1, num_languages), (num_seeds, num_languages)))
+        found = paired_difference(ours.mean(axis=0), theirs.mean(axis=0))
+        sure += with_seeds(found, (ours - theirs).mean(axis=1).tolist()).p_value < 0.05
     assert sure <= 0.05 * 150 + 2 * (0.05 * 0.95 * 150) ** 0.5
 
 
@@ -183,7 +184,13 @@ def test_ratios_of_documents_of_very_different_lengths(units: int) -> None:
     """Intervals cover and tests hold their level where a few documents have most of the bytes; t over all documents covered 76 % at 10."""
     rng = np.random.default_rng(units)
     sizes = np.exp(rng.normal(7, 1.5, 100_000))
-    covered, sure, _ = np.sum([documents_of(rng, sizes, slope=0, number=units) for _ in range(300)], axis=0)
+    covered = sure = 0
+    for _ in range(300):
+        drawn = rng.choice(sizes, units)
+        bits = drawn * (1 + rng.normal(0, 0.3, units))
+        interval = ratio_interval(bits, drawn)
+        covered += interval.low <= 1 <= interval.high
+        sure += paired_difference(bits, drawn * (1 + rng.normal(0, 0.05, units)), drawn).p_value < 0.05
     assert covered >= 0.92 * 300 and sure <= 0.08 * 300
 
 
