@@ -16,7 +16,7 @@ from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.checkpoints.hf_files import CONFIG_NAME
 from data_prep.megatron.index import open_dataset, open_training_data
 from data_prep.tokenizers.files import tokenizer_files
-from data_prep.tokenizers.identity import identity_by_another_process
+from data_prep.tokenizers.identity import tokenizer_identity
 from recipes.rules.schema import Recipe, raise_all
 
 Found = TypeVar("Found")
@@ -90,7 +90,7 @@ def _open_hugging_face(directory: Path) -> tuple[str, Mapping[str, Any], Manifes
     made, manifest = for_engine(HFCheckpoint.open(directory)), read_manifest(directory)
     facts = dict(manifest.facts) if manifest is not None else {}
     if "tokenizer_digest" not in facts and tokenizer_files(directory):
-        facts["tokenizer_digest"] = identity_by_another_process(directory).digest
+        facts["tokenizer_digest"] = tokenizer_identity(directory).digest
     return made.family.model_type, made.config, Manifest(stage=CHECKPOINT_STAGES[0], facts=facts)
 
 
