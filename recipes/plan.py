@@ -23,9 +23,8 @@ from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu, has_known_rates, visible_gpu
-from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
-from recipes.planner.memory import estimate_memory
+from recipes.planner.memory import estimate_host, estimate_memory
 from recipes.planner.parameters import count_parameters
 from recipes.planner.ranking import ranked
 from recipes.rehearsal.apart import rehearse_apart

@@ -34,9 +34,9 @@ from recipes.runs.launch import (
     must_launch,
     order_kernels,
     process_rank,
+    require_limits,
     share_of_inputs,
 )
-from recipes.runs.limits import require_limits
 from recipes.runs.run_dir import (
     CHECKPOINTS_NAME,
     check_resume,

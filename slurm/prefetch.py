@@ -19,10 +19,9 @@ from urllib.parse import urlparse
 from common import command
 from common.progress import Progress
 from data_prep.reading.evaluation_sets import HUB, EvaluationSet, read_sets
-from slurm.fetching.downloads import download, require_content, require_sha256
+from slurm.fetching.downloads import add_to_record, check_record, download, read_record, require_content, require_sha256
 from slurm.fetching.environment import pack_environment
 from slurm.fetching.hub import check_blobs, fetch_repository, parse_repository
-from slurm.fetching.prefetched import add_to_record, check_record, read_record
 from slurm.jobs.arguments import add_cluster_arguments, cluster_of
 from slurm.jobs.job import ROOT
 from slurm.sites.cluster import Cluster

@@ -8,6 +8,7 @@ knows Serbian in Cyrillic only and calls the same sentences in Latin script Croa
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.cleaning import fasttext_model
-from data_prep.cleaning.scripts import script_of_letter
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, are_close, language_code, members, short_code
 
 _CHARACTERS = 2000  # of a text are looked at, from its beginning
@@ -220,3 +220,34 @@ def _script_of(text: str) -> str:
     """The script of most letters; `no` of a text without any."""
     counts = Counter(script_of_letter(character) for character in text if character.isalpha())
     return counts.most_common(1)[0][0] if counts else "no"
+
+
+# First words of character names that are names of scripts; all others, such as MATHEMATICAL, are not.
+_SCRIPTS = {
+    "ARABIC", "ARMENIAN", "BENGALI", "BOPOMOFO", "CHEROKEE", "CJK", "COPTIC", "CYRILLIC", "DEVANAGARI", "ETHIOPIC", "GEORGIAN", "GOTHIC",
+    "GREEK", "GUJARATI", "GURMUKHI", "HANGUL", "HEBREW", "HIRAGANA", "KANNADA", "KATAKANA", "KHMER", "LAO", "LATIN", "MALAYALAM",
+    "MONGOLIAN", "MYANMAR", "ORIYA", "RUNIC", "SINHALA", "SYRIAC", "TAMIL", "TELUGU", "THAANA", "THAI", "TIBETAN",
+}  # fmt: skip
+_RENAMED = {"CJK": "Han"}
+
+
+def script_of(data: bytes) -> str:
+    """The script of the first letter of a token, or what the token is where it has none."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "parts of characters"
+    for character in text:
+        if unicodedata.category(character)[0] == "L":
+            return script_of_letter(character)
+    categories = {unicodedata.category(character)[0] for character in text.strip()}
+    if not categories:
+        return "white space"
+    return "digits" if "N" in categories else "punctuation and symbols"
+
+
+@cache
+def script_of_letter(letter: str) -> str:
+    """The script of one letter, by the first word of its name."""
+    name = unicodedata.name(letter, "").partition(" ")[0]
+    return _RENAMED.get(name, name.capitalize()) if name in _SCRIPTS else "other letters"

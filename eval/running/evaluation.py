@@ -29,9 +29,8 @@ from conversion.measuring.pseudo_likelihood import PseudoScore, score_documents_
 from data_prep.reading.named_texts import Text
 from eval.running.backends import Machine, Settings, open_backend
 from eval.running.chat import Chat
-from eval.running.failures import failure_reason
 from eval.running.journal import Journal
-from eval.running.results import PSEUDO, PSEUDO_TEXTS, RESULT_FORMAT, write_lines, write_result
+from eval.running.results import PSEUDO, PSEUDO_TEXTS, RESULT_FORMAT, failure_reason, write_lines, write_result
 from eval.running.task_runs import FoundTask, item_scores, run_task
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""A model's folder of results: `result.json` and lines of samples, in strict JSON."""
+"""A model's folder of results: `result.json` and lines of samples, in strict JSON; and why a task failed, in one sentence."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,24 @@ def load_result(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
     return result
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class GoneError(ValueError):
+    """A process that answered is no more."""
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a task failed: our own sentence; for what other code raised, what it was and where its owner can look."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, GoneError) or (type(error) is ValueError and not _is_foreign(frames[-1].filename)):
+        return str(error)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and _is_foreign(frame.filename)]
+    frame = own[-1] if own else frames[-1]
+    return f"{' '.join(f'{type(error).__name__}: {error}'.split())} (line {frame.lineno} of {frame.filename})"
+
+
+def _is_foreign(file: str) -> bool:
+    return "site-packages" in file or not Path(file).is_relative_to(_ROOT)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.artifacts import combined_digest, digest_bytes
-from eval.running.failures import failure_reason
-from eval.running.results import highest_score
+from eval.running.results import failure_reason, highest_score
 from eval.running.task_code import task_code_digest
 from eval.scoring.statistics import majority_baseline
 

@@ -17,7 +17,7 @@ from common.tables import markdown_table
 from eval.running.results import PSEUDO_TEXTS, RESULT_NAME, headline_score, load_result
 from eval.running.work_queue import STATES, WorkQueue
 from recipes.rules.schema import recipe_from_mapping
-from recipes.runs.holds import read_holds, release_hold, take_hold
+from recipes.runs.retention import read_holds, release_hold, take_hold
 from recipes.runs.run_dir import CHECKPOINTS_NAME, RECIPE_NAME, complete_checkpoints
 
 _MESSAGE_LINES = 3  # of a failed command's log, in the record

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.forkserver import ensure_running
 from typing import TYPE_CHECKING, Any
 
-from eval.running.failures import GoneError, failure_reason
+from eval.running.results import GoneError, failure_reason
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

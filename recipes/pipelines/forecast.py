@@ -17,9 +17,8 @@ from recipes.pipelines.work import Work
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import has_known_rates, visible_gpu
-from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
-from recipes.planner.memory import estimate_memory
+from recipes.planner.memory import estimate_host, estimate_memory
 from recipes.runs.run_state import read_run_state
 
 _MB, _GB = 1e6, 1e9

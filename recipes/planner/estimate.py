@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from recipes.numbers.batches import Batches
 from recipes.planner import costs
 from recipes.planner.hardware import Gpu, find_gpu, has_known_rates
-from recipes.planner.host import host_refusal
 from recipes.planner.layout import Layout, layout_of
+from recipes.planner.memory import host_refusal
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice, judge, ranked
 from recipes.planner.throughput import step_time

@@ -8,9 +8,8 @@ from typing import Any
 
 from nemo_patches.stand_ins import installed, stands_in
 from recipes.planner.hardware import Gpu
-from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
-from recipes.planner.memory import GIB, stage_memory
+from recipes.planner.memory import GIB, estimate_host, stage_memory
 from recipes.rehearsal.account import Account, Peak, total_traffic
 from recipes.rehearsal.fit import fit_of, summary
 from recipes.rehearsal.rank import STEPS, RehearsedRank

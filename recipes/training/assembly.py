@@ -27,15 +27,12 @@ from recipes.runs.retention import Retention
 from recipes.runs.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
 from recipes.runs.stopping import StopSignals
 from recipes.runs.watchdog import Watchdog
+from recipes.training.callbacks import FirstStepMemory, ProgressWatch, RateOfTheStep, StepSeed
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
-from recipes.training.first_step import FirstStepMemory
 from recipes.training.loggers import MetricsFile
 from recipes.training.metrics import LANGUAGES, ON_CPU, LanguageFacts, Metrics, Rates, memory_gib, new_rows
 from recipes.training.nonfinite import NonFiniteSteps
-from recipes.training.progress_watch import ProgressWatch
-from recipes.training.random_state import StepSeed
-from recipes.training.rate import RateOfTheStep
 from recipes.training.stopping import Stopping
 from recipes.training.validation import Validation
 

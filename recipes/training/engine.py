@@ -56,7 +56,6 @@ with quiet_imports():
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
-    from recipes.training.documents import DocumentSamples
     from recipes.training.freezing import TablesOptimizer, freeze_for_the_whole_run, is_of_tables
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.kept_saves import Gathering, KeptSave, RunState, can_be_kept, distributed_optimizer, rest_of_optimizer
@@ -64,7 +63,7 @@ with quiet_imports():
     from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
     from recipes.training.nonfinite import NonFiniteSteps
-    from recipes.training.passes import PassesDataModule
+    from recipes.training.passes import DocumentSamples, PassesDataModule
 
 
 class ClosedFormSchedule(LRSchedulerModule):

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from common.command import StoppedError
 from recipes.numbers.batches import Batches
 from recipes.runs.run_dir import CHECKPOINTS_NAME, newest_checkpoint
-from recipes.training.documents import PaddedDocuments
 from recipes.training.loggers import MetricsFile
 from recipes.training.masking import MaskedSamples
-from recipes.training.passes import Answers, OrderedSamples
+from recipes.training.passes import Answers, OrderedSamples, PaddedDocuments
 
 
 class NonFiniteError(StoppedError):

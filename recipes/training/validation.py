@@ -22,8 +22,8 @@ from nemo_patches.documents import documents_of
 from nemo_patches.masked_positions import predict_only
 from recipes.rules.masking import MaskVocabulary, parts_of_sample
 from recipes.runs.watchdog import Watchdog
-from recipes.training.documents import positions_in_documents
 from recipes.training.metrics import Metrics, gather_parameters
+from recipes.training.passes import positions_in_documents
 
 
 class Validation(Callback):

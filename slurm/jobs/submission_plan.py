@@ -11,8 +11,8 @@ from typing import Any
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
-from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import layout_of
+from recipes.planner.memory import estimate_host, host_refusal
 from recipes.rehearsal.apart import rehearse_apart
 from recipes.rehearsal.fit import fit_problems, summary
 from recipes.rules.checks import planned_model

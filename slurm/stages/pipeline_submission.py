@@ -14,8 +14,8 @@ from recipes.pipelines.planned import planned_model_of
 from recipes.pipelines.running import LOGS_NAME
 from recipes.pipelines.work import Choice, Work, find_work
 from recipes.planner.hardware import GPUS
-from recipes.planner.host import host_refusal
 from recipes.planner.layout import layout_of
+from recipes.planner.memory import host_refusal
 from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits

@@ -18,8 +18,7 @@ import torch
 from common.lease import InUseError
 from conversion.checkpoints.hf_model import inspect_checkpoint
 from eval import finetune
-from eval.protocols.tagging import f1_of_counts, span_counts
-from eval.protocols.zero_shot import TASKS, FineTuning, label_names, labelled_rows, scores
+from eval.protocols.zero_shot import TASKS, FineTuning, f1_of_counts, label_names, labelled_rows, scores, span_counts
 from eval.running.earlier import folder_in_use
 from eval.tuning import fine_tuning
 from eval.tuning.fine_tuning import KeptState

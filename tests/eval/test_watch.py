@@ -16,8 +16,7 @@ from common.artifacts import write_manifest
 from eval.running.watched_run import WatchedRun
 from eval.running.work_queue import STATES, WorkQueue
 from eval.watch import main
-from recipes.runs.holds import read_holds
-from recipes.runs.retention import Retention, remove_old_checkpoints
+from recipes.runs.retention import Retention, read_holds, remove_old_checkpoints
 from tests.eval.made_results import make_result
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from conversion.measuring.engine_forward import set_layout
-from recipes.training.random_state import StepSeed
+from recipes.training.callbacks import StepSeed
 
 
 def draws(tensor_parallel_size: int, steps: list[int]) -> dict[str, Any]:

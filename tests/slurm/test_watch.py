@@ -16,7 +16,7 @@ import pytest
 
 from common.artifacts import read_manifest, write_manifest
 from recipes.rules.compose import compose_recipe
-from recipes.runs.holds import read_holds
+from recipes.runs.retention import read_holds
 from slurm import watch
 from slurm.jobs.queue import cancel_jobs
 from slurm.jobs.watching import PATH_OPTIONS, with_absolute_paths

@@ -15,7 +15,7 @@ from conversion.embeddings.methods.row_plan import Origin, RowPlan
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.numbers import numbers_of
-from data_prep.cleaning.scripts import script_of
+from data_prep.cleaning.language_filter import script_of
 
 # Shorter than a tenth or longer than three times the source's median row, and outside of all its rows: stated in the report.
 NEAR_ZERO_SHARE, EXPLODING_FACTOR = 0.1, 3.0

@@ -20,7 +20,7 @@ from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.transfer import main
-from data_prep.cleaning.scripts import script_of
+from data_prep.cleaning.language_filter import script_of
 from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from data_prep.tokenizers.frame import frame_of
-from eval.protocols.tagging import f1_of_counts, span_counts, spans, word_counts
+from eval.protocols.zero_shot import f1_of_counts, span_counts, spans, word_counts
 from eval.tuning.word_pieces import WordCutter
 from tests.conversion.embedding_fixtures import byte_level, demo_text, unigram
 

@@ -11,8 +11,8 @@ from eval.harness import main
 from eval.running.answers import RememberingModel
 from eval.running.asking import ask_all
 from eval.running.encoding import Encoder
-from eval.running.failures import GoneError
 from eval.running.journal import Journal
+from eval.running.results import GoneError
 from eval.running.workers import Workers
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer

@@ -20,9 +20,8 @@ from recipes.plan import main
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu, gpu_of, has_known_rates, visible_gpu
-from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import Layout
-from recipes.planner.memory import estimate_memory, kept_bytes, stage_memory
+from recipes.planner.memory import estimate_host, estimate_memory, host_refusal, kept_bytes, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, layouts, legal_tensor_sizes, ranked

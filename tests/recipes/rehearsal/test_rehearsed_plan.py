@@ -188,7 +188,7 @@ def test_the_first_step_is_compared_with_the_rehearsal_of_the_same_rank_and_layo
 def test_the_callback_records_the_first_step_once(
     document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recipes.training.first_step import FirstStepMemory
+    from recipes.training.callbacks import FirstStepMemory
 
     monkeypatch.setenv("RANK", "1")
     keep_rehearsal(tmp_path, document)

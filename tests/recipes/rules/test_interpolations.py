@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.rules.compose import compose_recipe
-from recipes.rules.interpolations import require_bounded_interpolations
+from recipes.rules.compose import compose_recipe, require_bounded_interpolations
 
 RECIPE = "defaults: [/recipe/demo_adapt@_here_, _self_]\n"
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from recipes.rules.compose import compose_recipe
-from recipes.runs.limits import require_limits
+from recipes.runs.launch import require_limits
 
 PLAIN = compose_recipe("demo_adapt")
 WITH_LOADERS = compose_recipe("demo_adapt", ["data.num_workers=2"])

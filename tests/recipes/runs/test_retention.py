@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.artifacts import write_manifest
-from recipes.runs import holds
-from recipes.runs.holds import read_holds, release_hold, take_hold
-from recipes.runs.retention import Retention, removable, remove_old_checkpoints
+from recipes.runs import retention
+from recipes.runs.retention import Retention, read_holds, release_hold, removable, remove_old_checkpoints, take_hold
 from recipes.runs.run_dir import checkpoint_name, complete_checkpoints
 
 NAMES = [checkpoint_name(step) for step in (10, 20, 30, 40, 50)]
@@ -75,7 +74,6 @@ def test_what_is_held_is_bounded_and_that_is_told(run_dir: Path) -> None:
 
 def test_a_hold_that_is_taken_during_the_removal_counts(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of both orders in which the two may meet: the holder looks before the removal's first step, or after it."""
-    import recipes.runs.retention as retention
 
     whole = retention.os.replace
 
@@ -89,12 +87,12 @@ def test_a_hold_that_is_taken_during_the_removal_counts(run_dir: Path, monkeypat
     assert (run_dir / "checkpoints" / NAMES[0]).is_dir() and [hold.holder for hold in read_holds(run_dir)] == ["a"]
 
     release_hold(run_dir, NAMES[0], holder="a")
-    found = holds.complete_checkpoints
+    found = retention.complete_checkpoints
 
     def look(directory: Path) -> list[str]:
         (directory / "checkpoints" / NAMES[0]).rename(directory / "checkpoints" / f".{NAMES[0]}.removed")
         return found(directory)
 
-    monkeypatch.setattr(holds, "complete_checkpoints", look)
+    monkeypatch.setattr(retention, "complete_checkpoints", look)
     assert not take_hold(run_dir, NAMES[0], holder="a", seconds=60), "it is being removed"
     assert read_holds(run_dir) == []

@@ -82,7 +82,7 @@ def test_positions_are_those_that_megatron_would_reset() -> None:
     """Ends of text at the beginning, at the end, one behind the other."""
     from megatron.core.datasets.gpt_dataset import _get_ltor_masks_and_position_ids
 
-    from recipes.training.documents import positions_in_documents  # here, as it imports the engine and collecting the tests needs none
+    from recipes.training.passes import positions_in_documents  # here, as it imports the engine and collecting the tests needs none
 
     tokens = torch.tensor([[2, 5, 6, 2, 2, 7, 8, 9], [5, 6, 7, 8, 9, 5, 6, 2], [5, 2, 5, 2, 5, 2, 5, 6]])
     expected = torch.stack([_get_ltor_masks_and_position_ids(row, 2, True, True, True, False)[2] for row in tokens])

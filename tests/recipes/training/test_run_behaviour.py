@@ -21,7 +21,7 @@ from conversion.formats.dist_checkpoint import read_dist_checkpoint
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes.numbers import arithmetic
 from recipes.rules.schema import ScheduleRecipe
-from recipes.runs.holds import read_holds, take_hold
+from recipes.runs.retention import read_holds, take_hold
 from recipes.runs.run_dir import newest_checkpoint, sync_command
 from tests.conftest import Inputs
 from tests.processes import Group
