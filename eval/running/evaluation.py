@@ -9,7 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from common.progress import Counter, Progress
 from conversion.checkpoints.hf_model import Checkpoint, is_masked, load_model
 from conversion.measuring.bits_per_byte import (
     DEFAULT_WINDOW_TOKENS,
-    StartToken,
     TextScore,
     choose_start_token,
     choose_window_tokens,
@@ -102,7 +102,7 @@ def evaluate_checkpoint(
 
     def evaluate(result: dict[str, Any], staging: Path) -> None:
         result["settings"] |= asdict(machine)
-        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, encoder)
+        _evaluate_parts(_Evaluation(checkpoint, texts, tasks, settings, machine, answers_dir, encoder, result, staging))
 
     result = gather(checkpoint, output_dir, settings, earlier=earlier, add=evaluate)
     _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
@@ -167,99 +167,69 @@ def _move_files(source: Path, target: Path) -> None:
         os.replace(path, moved)
 
 
-def _evaluate_parts(
-    result: dict[str, Any],
-    staging: Path,
-    checkpoint: Checkpoint,
-    texts: Sequence[Text],
-    tasks: Mapping[str, FoundTask],
-    settings: Settings,
-    machine: Machine,
-    answers_dir: Path,
-    encoder: Encoder | None,
-) -> None:
+@dataclass(frozen=True)
+class _Evaluation:
+    """What one model is asked, and where its figures and files go; see `evaluate_checkpoint`."""
+
+    checkpoint: Checkpoint
+    texts: Sequence[Text]
+    tasks: Mapping[str, FoundTask]
+    settings: Settings
+    machine: Machine
+    answers_dir: Path
+    encoder: Encoder | None
+    result: dict[str, Any]
+    staging: Path
+
+
+def _evaluate_parts(asked: _Evaluation) -> None:
     """Add texts, tasks and failures to a result, and their files to a folder."""
-    if is_masked(checkpoint.model_type):
-        _fill_in_texts(result, staging, checkpoint, texts, settings, machine, answers_dir)
+    result, checkpoint = asked.result, asked.checkpoint
+    window_tokens = choose_window_tokens(checkpoint.num_positions, asked.settings.context_length)
+    if is_masked(checkpoint.model_type):  # apart, so that nothing that reads texts of causal models takes these for them
+        model = load_model(checkpoint, device=asked.machine.device, dtype=asked.settings.dtype, masked=True)
+        result["model"]["num_parameters"] = model.num_parameters()
+        score = partial(score_documents_by_filling_in, model, checkpoint.tokenizer, window_tokens=window_tokens)
+        for text in asked.texts:
+            result.setdefault(PSEUDO_TEXTS, {})[text.name] = _score_text(asked, text, score, prefix=PSEUDO)
         return
-    result["settings"]["window_tokens"] = choose_window_tokens(checkpoint.num_positions, settings.context_length)
-    if tasks:
+    result["settings"]["window_tokens"] = window_tokens
+    if asked.tasks and asked.encoder is None:
         from eval.running.encoding import Encoder
 
-        encoder = encoder or Encoder(checkpoint.tokenizer)
-    with _model(checkpoint, settings, machine, texts=bool(texts), encoder=encoder) as model:
-        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, encoder)
+        asked = replace(asked, encoder=Encoder(checkpoint.tokenizer))
+    with _model(asked) as model:
+        _evaluate_with(model, asked, window_tokens)
     if not result["texts"] and not result["tasks"]:
         raise ValueError(failures_sentence(result["failures"]))
 
 
-def _fill_in_texts(
-    result: dict[str, Any],
-    staging: Path,
-    checkpoint: Checkpoint,
-    texts: Sequence[Text],
-    settings: Settings,
-    machine: Machine,
-    answers_dir: Path,
-) -> None:
-    """Texts by a masked model: apart from those of causal models, so that nothing that reads the one takes the other for it."""
-    model = load_model(checkpoint, device=machine.device, dtype=settings.dtype, masked=True)
-    result["model"]["num_parameters"] = model.num_parameters()
-    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
-    for text in texts:
-        start = time.monotonic()
-        with _part(checkpoint, text.name), Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
-            memory = _TextMemory(Journal(_text_journal_path(answers_dir, text)), progress)
-            score = score_documents_by_filling_in(
-                model,
-                checkpoint.tokenizer,
-                text.documents,
-                window_tokens=window_tokens,
-                text_name=f"{text.path} with model {checkpoint.name}",
-                memory=memory,
-            )
-        write_lines(staging / "documents" / f"{PSEUDO}{text.name}.jsonl", (asdict(document) for document in score.documents))
-        seconds = round(time.monotonic() - start + memory.earlier_seconds, 4)
-        figures = {**score.figures(), **_interval(score), "seconds": seconds, "digest": text.digest}
-        result.setdefault(PSEUDO_TEXTS, {})[text.name] = figures
-
-
 @contextlib.contextmanager
-def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, texts: bool, encoder: Encoder | None) -> Iterator[Any]:
+def _model(asked: _Evaluation) -> Iterator[Any]:
     """The model, or processes that have it; None where only vLLM needs it."""
+    checkpoint, settings, machine, texts = asked.checkpoint, asked.settings, asked.machine, bool(asked.texts)
     if machine.workers > 1:
         from eval.running.workers import Workers, devices_of_workers
 
         devices = devices_of_workers(machine.device, machine.workers)
-        with Workers(checkpoint, settings, machine, devices=devices, texts=texts, encoder=encoder) as workers:
+        with Workers(checkpoint, settings, machine, devices=devices, texts=texts, encoder=asked.encoder) as workers:
             yield workers
         return
     yield load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
 
 
-def _evaluate_with(
-    model: Any,
-    result: dict[str, Any],
-    staging: Path,
-    checkpoint: Checkpoint,
-    texts: Sequence[Text],
-    tasks: Mapping[str, FoundTask],
-    settings: Settings,
-    machine: Machine,
-    answers_dir: Path,
-    encoder: Encoder | None,
-) -> None:
+def _evaluate_with(model: Any, asked: _Evaluation, window_tokens: int) -> None:
+    result, checkpoint, tasks, settings, machine = asked.result, asked.checkpoint, asked.tasks, asked.settings, asked.machine
     if model is not None:
         count = model.num_parameters
         result["model"]["num_parameters"] = count() if callable(count) else count
-    if texts:
-        window_tokens = result["settings"]["window_tokens"]
+    if asked.texts:
         start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
         result["settings"]["start_token_used"] = asdict(start_token)
-        for text in texts:
-            journal = Journal(_text_journal_path(answers_dir, text))
-            with _part(checkpoint, text.name):
-                result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging, journal)
+        score = partial(score_documents, model, checkpoint.tokenizer, start_token=start_token, window_tokens=window_tokens)
+        for text in asked.texts:
+            num_words = sum(len(document.split()) for document in text.documents)
+            result["texts"][text.name] = _score_text(asked, text, score, num_words=num_words)
     if not tasks:
         return
     chat = settings.chat(checkpoint)
@@ -271,8 +241,8 @@ def _evaluate_with(
     if machine.workers > 1:
         model.max_length, lm = positions, model
     else:
-        lm = open_backend(model, checkpoint, positions, settings, machine, encoder)
-    _answer_tasks(lm, result, staging, checkpoint, tasks, settings, machine, answers_dir, chats)
+        lm = open_backend(model, checkpoint, positions, settings, machine, asked.encoder)
+    _answer_tasks(lm, asked, chats)
 
 
 @contextlib.contextmanager
@@ -366,24 +336,16 @@ class _TextMemory:
 
 
 def _score_text(
-    model: Any, checkpoint: Checkpoint, text: Text, start_token: StartToken, window_tokens: int, staging: Path, journal: Journal
+    asked: _Evaluation, text: Text, score: Callable[..., TextScore | PseudoScore], *, prefix: str = "", **more: int
 ) -> dict[str, Any]:
-    start = time.monotonic()
-    with Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
-        memory = _TextMemory(journal, progress)
-        score = score_documents(
-            model,
-            checkpoint.tokenizer,
-            text.documents,
-            start_token=start_token,
-            window_tokens=window_tokens,
-            text_name=f"{text.path} with model {checkpoint.name}",
-            memory=memory,
-        )
-    write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
-    seconds = time.monotonic() - start + memory.earlier_seconds
-    num_words = sum(len(document.split()) for document in text.documents)
-    return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
+    """The figures of a text, with `more` of them, whose documents' are written to a file."""
+    start, name = time.monotonic(), asked.checkpoint.name
+    with _part(asked.checkpoint, text.name), Progress(f"{name}, {text.name}", total=None, unit="windows") as progress:
+        memory = _TextMemory(Journal(_text_journal_path(asked.answers_dir, text)), progress)
+        found = score(text.documents, text_name=f"{text.path} with model {name}", memory=memory)
+    write_lines(asked.staging / "documents" / f"{prefix}{text.name}.jsonl", (asdict(document) for document in found.documents))
+    seconds = round(time.monotonic() - start + memory.earlier_seconds, 4)
+    return {**found.figures(), **_interval(found), **more, "seconds": seconds, "digest": text.digest}
 
 
 def _interval(score: TextScore | PseudoScore) -> dict[str, float | None]:
@@ -408,33 +370,24 @@ def _task_positions(checkpoint: Checkpoint, tasks: Mapping[str, FoundTask], sett
     return min(max(needed, DEFAULT_WINDOW_TOKENS), checkpoint.num_positions or needed + DEFAULT_WINDOW_TOKENS)
 
 
-def _answer_tasks(
-    backend: Any,
-    result: dict[str, Any],
-    staging: Path,
-    checkpoint: Checkpoint,
-    tasks: Mapping[str, FoundTask],
-    settings: Settings,
-    machine: Machine,
-    answers_dir: Path,
-    chats: Mapping[str, Chat | None],
-) -> None:
+def _answer_tasks(backend: Any, asked: _Evaluation, chats: Mapping[str, Chat | None]) -> None:
     """Ask the requests of all tasks in one queue, then let lm-eval score each task by its answers."""
     from eval.running.answers import RememberingModel
     from eval.running.asking import ask_all
 
+    result, checkpoint, tasks, settings = asked.result, asked.checkpoint, asked.tasks, asked.settings
     counts = {name: sum(instance.repeats or 1 for instance in found.task.instances) for name, found in tasks.items()}
     for number, name in enumerate(tasks, start=1):
         result["failures"].pop(name, None)
         print(f"{checkpoint.name}, {name}: task {number} of {len(tasks)}, {counts[name]} requests", file=sys.stderr, flush=True)
-    size = _VLLM_PIECE if settings.backend == "vllm" else machine.batch_size
+    size = _VLLM_PIECE if settings.backend == "vllm" else asked.machine.batch_size
     failures: dict[str, Exception] = {}
     label = next(iter(tasks)) if len(tasks) == 1 else f"{len(tasks)} tasks"
     with _part(checkpoint, label), Progress(f"{checkpoint.name}, {label}", total=sum(counts.values()), unit="answers") as progress:
         models = {
             name: RememberingModel(
                 backend,
-                Journal(_journal_path(answers_dir, found)),
+                Journal(_journal_path(asked.answers_dir, found)),
                 requests_per_piece=size,
                 cut_prompts=settings.cut_prompts,
                 sampling_seed=settings.sampling_seed,
@@ -456,8 +409,8 @@ def _answer_tasks(
             if name in failures:
                 raise failures[name]
             summary, samples = run_task(models[name], found, chats.get(name))
-            write_lines(staging / "samples" / f"{name}.jsonl", samples)
-            write_lines(staging / "items" / f"{name}.jsonl", [item_scores(samples)])
+            write_lines(asked.staging / "samples" / f"{name}.jsonl", samples)
+            write_lines(asked.staging / "items" / f"{name}.jsonl", [item_scores(samples)])
             result["tasks"][name] = summary
         except Exception as error:  # a task's functions are its owner's, and raise anything
             result["failures"][name] = failure_reason(error)
