@@ -1,4 +1,4 @@
-"""The GPUs that the planner knows: rates and sizes from their makers' data sheets, networks from their sites' documents; and which of them this machine has."""
+"""The GPUs that the planner knows: rates and sizes from data sheets, networks from sites' documents; and which of them this machine has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 GIGA = 1e9
 
@@ -41,121 +42,37 @@ class Gpu:
 _A100_SHEET = "NVIDIA A100 data sheet (2021)"
 _H100_SHEET = "NVIDIA H100 data sheet (2023), SXM"
 
+# Name, TFLOP/s, GiB; GB/s of the memory, the links inside a node and a node's network; GPUs of a node, watts; source, maker.
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("a100-40gb", 312, 39.4, 1555, 300, 25, 4, 400, f"{_A100_SHEET}, SXM; network of Vega, two 100 Gbit/s cards per node of 4"),
+    # Leonardo's own variant has more units; that they run at the rate of the others is our choice.  Watts: SAVA, section on energy.
+    ("a100-64gb", 312, 63.4, 1640, 300, 50, 4, 400,
+     "Leonardo's documents; SAVA for the power; network of two cards with two 100 Gbit/s ports each per node of 4"),
+    ("a100-80gb", 312, 79.2, 2039, 300, 200, 8, 400, f"{_A100_SHEET}, SXM; network of a DGX, eight 200 Gbit/s cards per node of 8"),
+    # No report of CUDA was at hand: a GiB below the name's number, as that of 80 GB has.  Memory rate assumed: HBM2e in the place of HBM3.
+    ("h100-64gb", 989, 63.0, 2000, 450, 100, 4, 700,
+     f"BSC's documents of MareNostrum 5 ACC; {_H100_SHEET}; network of four 200 Gbit/s cards per node of 4"),
+    ("h100-80gb", 989, 79.2, 3350, 450, 400, 8, 700, f"{_H100_SHEET}; network of a DGX, eight 400 Gbit/s cards per node of 8"),
+    # A GiB below the name's number, as that of 80 GB has.
+    ("h100-94gb", 989, 93.0, 2396, 450, 100, 4, 700,
+     "documents of TSUBAME 4.0 and Capella (rates, memory, power) and of Snellius: four 200 Gbit/s cards per node of 4"),
+    # With its share of the host's memory CUDA names it NVIDIA GH200 120GB or 480GB; nvidia-smi says 97,871 MiB, of which CUDA keeps some.
+    # Watts: JUPITER's limit of the whole superchip, its CPU included.
+    ("gh200-96gb", 989, 94.5, 4000, 450, 100, 4, 680,
+     "JSC's configuration of JUPITER: 96 GB at 4 TB/s, 150 GB/s to each of three others, four 200 Gbit/s cards per node of 4"),
+    ("h200-141gb", 989, 139.8, 4800, 450, 400, 8, 700,
+     "NVIDIA H200 data sheet (2024), SXM; network of a DGX, eight 400 Gbit/s cards per node of 8"),
+    # nvidia-smi says 183,359 MiB of one, of which CUDA keeps some.
+    ("b200-180gb", 2250, 178.3, 8000, 900, 400, 8, 1000,
+     "NVIDIA DGX B200 and HGX B200 data sheets (2024); network of a DGX, eight 400 Gbit/s cards per node of 8"),
+    # One of the two dies of a module, which ROCm shows as a GPU of its own.  Infinity Fabric: a ring passes the slowest of its links, one of
+    # 50 GB/s each way.
+    ("mi250x-64gb", 191.5, 64.0, 1638, 50, 100, 8, 280,
+     "AMD Instinct MI250X data sheet (2021), halved; LUMI's documents: four 200 Gbit/s cards per node of 8 dies", "AMD"),
+)  # fmt: skip
 GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu(
-            "a100-40gb",
-            peak_flops=312e12,
-            memory_gib=39.4,
-            memory_rate=1555 * GIGA,
-            nvlink_rate=300 * GIGA,
-            network_rate=25 * GIGA,
-            devices_per_node=4,
-            watts=400,
-            source=f"{_A100_SHEET}, SXM; network of Vega, two 100 Gbit/s cards per node of 4",
-        ),
-        Gpu(
-            "a100-64gb",
-            peak_flops=312e12,  # Leonardo's own variant has more units; that they run at the rate of the others is our choice
-            memory_gib=63.4,
-            memory_rate=1640 * GIGA,
-            nvlink_rate=300 * GIGA,
-            network_rate=50 * GIGA,
-            devices_per_node=4,
-            watts=400,  # SAVA, section on energy
-            source="Leonardo's documents; SAVA for the power; network of two cards with two 100 Gbit/s ports each per node of 4",
-        ),
-        Gpu(
-            "a100-80gb",
-            peak_flops=312e12,
-            memory_gib=79.2,
-            memory_rate=2039 * GIGA,
-            nvlink_rate=300 * GIGA,
-            network_rate=200 * GIGA,
-            devices_per_node=8,
-            watts=400,
-            source=f"{_A100_SHEET}, SXM; network of a DGX, eight 200 Gbit/s cards per node of 8",
-        ),
-        Gpu(
-            "h100-64gb",
-            peak_flops=989e12,
-            memory_gib=63.0,  # no report of CUDA was at hand: a GiB below the name's number, as that of 80 GB has
-            memory_rate=2000 * GIGA,  # assumed: HBM2e in the place of HBM3; no public figure was found
-            nvlink_rate=450 * GIGA,
-            network_rate=100 * GIGA,
-            devices_per_node=4,
-            watts=700,
-            source=f"BSC's documents of MareNostrum 5 ACC; {_H100_SHEET}; network of four 200 Gbit/s cards per node of 4",
-        ),
-        Gpu(
-            "h100-80gb",
-            peak_flops=989e12,
-            memory_gib=79.2,
-            memory_rate=3350 * GIGA,
-            nvlink_rate=450 * GIGA,
-            network_rate=400 * GIGA,
-            devices_per_node=8,
-            watts=700,
-            source=f"{_H100_SHEET}; network of a DGX, eight 400 Gbit/s cards per node of 8",
-        ),
-        Gpu(
-            "h100-94gb",
-            peak_flops=989e12,
-            memory_gib=93.0,  # a GiB below the name's number, as that of 80 GB has
-            memory_rate=2396 * GIGA,
-            nvlink_rate=450 * GIGA,
-            network_rate=100 * GIGA,
-            devices_per_node=4,
-            watts=700,
-            source="documents of TSUBAME 4.0 and Capella (rates, memory, power) and of Snellius: four 200 Gbit/s cards per node of 4",
-        ),
-        Gpu(
-            "gh200-96gb",  # with its share of the host's memory CUDA names it NVIDIA GH200 120GB or 480GB
-            peak_flops=989e12,
-            memory_gib=94.5,  # nvidia-smi says 97,871 MiB, of which CUDA keeps some
-            memory_rate=4000 * GIGA,
-            nvlink_rate=450 * GIGA,
-            network_rate=100 * GIGA,
-            devices_per_node=4,
-            watts=680,  # JUPITER's limit of the whole superchip, its CPU included
-            source="JSC's configuration of JUPITER: 96 GB at 4 TB/s, 150 GB/s to each of three others, four 200 Gbit/s cards per node of 4",
-        ),
-        Gpu(
-            "h200-141gb",
-            peak_flops=989e12,
-            memory_gib=139.8,
-            memory_rate=4800 * GIGA,
-            nvlink_rate=450 * GIGA,
-            network_rate=400 * GIGA,
-            devices_per_node=8,
-            watts=700,
-            source="NVIDIA H200 data sheet (2024), SXM; network of a DGX, eight 400 Gbit/s cards per node of 8",
-        ),
-        Gpu(
-            "b200-180gb",
-            peak_flops=2250e12,
-            memory_gib=178.3,  # nvidia-smi says 183,359 MiB of one, of which CUDA keeps some
-            memory_rate=8000 * GIGA,
-            nvlink_rate=900 * GIGA,
-            network_rate=400 * GIGA,
-            devices_per_node=8,
-            watts=1000,
-            source="NVIDIA DGX B200 and HGX B200 data sheets (2024); network of a DGX, eight 400 Gbit/s cards per node of 8",
-        ),
-        Gpu(
-            "mi250x-64gb",  # one of the two dies of a module, which ROCm shows as a GPU of its own
-            peak_flops=191.5e12,
-            memory_gib=64.0,
-            memory_rate=1638 * GIGA,
-            nvlink_rate=50 * GIGA,  # Infinity Fabric: a ring passes the slowest of its links, one of 50 GB/s each way
-            network_rate=100 * GIGA,
-            devices_per_node=8,
-            watts=280,
-            source="AMD Instinct MI250X data sheet (2021), halved; LUMI's documents: four 200 Gbit/s cards per node of 8 dies",
-            maker="AMD",
-        ),
-    )
+    name: Gpu(name, tflops * 1e12, memory_gib, memory * GIGA, links * GIGA, network * GIGA, *rest)
+    for name, tflops, memory_gib, memory, links, network, *rest in _ROWS
 }
 
 
