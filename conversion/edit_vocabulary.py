@@ -87,8 +87,8 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
         read_json,
         tied_by_config,
         with_language_values,
+        with_vocabulary,
     )
-    from conversion.families import language_config
     from data_prep.tokenizers.files import write_tokenizer_files
 
     if tables.tokenizer_files is None:
@@ -97,8 +97,6 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
         write_tokenizer_files(staging, tables.tokenizer_files)
     lost: list[str] = []
     changes: dict[str, Any] = {}
-    if language_config(hf.config).get("vocab_size") != tables.rows:
-        changes["vocab_size"] = tables.rows
     if tied_by_config(hf.config) != tables.is_tied:
         changes["tie_word_embeddings"] = tables.is_tied
     no_changes: dict[str, Any] = {}
@@ -113,6 +111,8 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
             copy_processor(hf.directory, staging)
         lost += [f"{name} has {key} {token_id}, a token that is not kept: it is unset" for key, token_id in renumbered.lost]
         new = with_language_values(renumbered.config, **own_changes) if own_changes else renumbered.config
+        if name == CONFIG_NAME and tables.layers.num_rows != tables.rows:
+            new = with_vocabulary(new, rows=tables.rows, old_rows=tables.layers.num_rows)
         if new == old:
             shutil.copyfile(path, staging / name)
         else:

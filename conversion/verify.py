@@ -33,6 +33,10 @@ ROUNDINGS = 4
 # Of the values' own size, whatever was measured: a few units in the last place, and what no rounding of a sound model comes near.
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 4 * 2.0**-23, 1e-3
 NOT_OF_THE_FUNCTION = ("init_method_std", "max_position_embeddings", "vocab_size")  # each has a check of its own or none is needed
+_OF_THE_VOCABULARY = (
+    "vocab_size", "vocab_size_per_layer_input", "embedding_size", "pad_vocab_size_multiple", "tie_word_embeddings", "transformers_version",
+)  # fmt: skip
+_UNLIMITED = 1 << 30  # positions, where a model does not count them
 _MEGATRON_FILES = (BACKEND_NAME, ITERATION_TRACKER, BRIDGE_TRACKER)
 DEFAULT_LINES = (
     "The miller's daughter counted seventeen sacks of flour before sunrise.",
@@ -96,11 +100,12 @@ class Side:
         hf = HFCheckpoint.open(directory)
         hf = hf.whole(quantized=reads_quantized(hf.config))
         config = language_config(hf.config)
-        if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(config.get(key), int)]:
-            raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")
-        rows, megatron = config["vocab_size"], _megatron_config(hf)
+        if not isinstance(rows := config.get("vocab_size"), int):
+            raise ValueError(f"{directory} has no vocab_size in its config.json")
+        megatron = _megatron_config(hf)
         # Some of the rows of a table of positions may be of padding.
-        positions = (megatron or config)["max_position_embeddings"]
+        told = ((megatron or config).get(key) for key in ("max_position_embeddings", "n_positions"))
+        positions = next((number for number in told if isinstance(number, int)), _UNLIMITED)
         return cls(directory, "Hugging Face", megatron, False, hf.untied_tensors(), directory, positions, rows)
 
     @classmethod
@@ -152,6 +157,8 @@ def verify(
     Raises:
         ValueError: if one of them is no checkpoint or cannot be read, or if a size does not divide its attention heads.
     """
+    from conversion.checkpoints.hf_checkpoint import same_bits
+
     a, b = Side.open(a_dir), Side.open(b_dir)
     for side in (a, b):
         side.require_sizes(tensor_parallel_sizes)
@@ -162,6 +169,10 @@ def verify(
     if a.tensors.keys() != b.tensors.keys() or a.vocab_size != b.vocab_size:
         yield Result("logits", False, "not compared: the models do not have the same tensors")
         return
+    if unknown := [side.directory for side in (a, b) if not side.in_engine and not _in_transformers(side.directory)]:
+        same = all(same_bits(tensor, b.tensors[name]) for name, tensor in a.tensors.items())
+        yield Result("logits", same, f"not computed: the installed transformers has no such model as {unknown[0]}; the tensors decide")
+        return
     batch = token_batch(token_ids.ids, vocab_size=a.vocab_size, length=min(sequence_length, a.max_positions, b.max_positions))
     seen_of_a, seen_of_b = observe((a, b), batch, tensor_parallel_sizes, timeout_seconds=timeout_seconds)
     reference_label, reference = next(iter(seen_of_a.items()))
@@ -170,6 +181,53 @@ def verify(
         for subject, kind in (("logits", "whole"), ("logits of padded sequences", "padded")):
             expected, found = getattr(reference, kind), getattr(other, kind)
             yield compare_outputs(f"{subject}, {reference_label} against {label}", expected, found, rounding)
+
+
+def _in_transformers(directory: Path) -> bool:
+    from conversion.checkpoints.hf_files import load_config
+
+    try:
+        load_config(directory)
+    except Exception:  # of any kind, from the library
+        return False
+    return True
+
+
+def verify_other_vocabulary(a_dir: Path, b_dir: Path) -> Iterator[Result]:
+    """Whether the second is the first with another vocabulary: token matrices may differ, and what of the configuration follows from them.
+
+    Raises:
+        ValueError: if one of them is no Hugging Face folder, or its token matrices are not found.
+    """
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint, same_bits
+    from conversion.embeddings.layers import find_token_layers
+
+    sides = [HFCheckpoint.open(directory) for directory in (a_dir, b_dir)]
+    layers = [find_token_layers(side) for side in sides]
+    others = [{name: tensor for name, tensor in side.tensors.items() if name not in side.token_tensors()} for side in sides]
+    unlike = [name for name in (layers[0].input, *layers[0].beside) if not _fit(name, *sides)]
+    shown = f"{', '.join(layers[1].by_token)}: {layers[0].num_rows} and {layers[1].num_rows} rows"
+    yield Result("token matrices", not unlike, f"{', '.join(unlike)} differ in more than rows" if unlike else shown)
+    changed = [name for name in others[0] if name in others[1] and not same_bits(others[0][name], others[1][name])]
+    changed += sorted(others[0].keys() ^ others[1].keys())
+    yield Result("all else", not changed, ", ".join(changed) or f"{len(others[0])} tensors equal bit for bit")
+    keys = list(_unlike_keys(sides[0].config, sides[1].config))
+    yield Result("configuration", not keys, ", ".join(keys) or "equal but for sizes and ids of the vocabulary")
+
+
+def _fit(name: str, a: HFCheckpoint, b: HFCheckpoint) -> bool:
+    """Whether a token matrix is of the same width and dtype on both sides."""
+    return name in b.tensors and (a.shape(name)[1:], a.dtype(name)) == (b.shape(name)[1:], b.dtype(name))
+
+
+def _unlike_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of config.json that differ and have nothing to do with the vocabulary."""
+    for key in sorted({*a, *b}):
+        first, second = a.get(key), b.get(key)
+        if isinstance(first, dict) and isinstance(second, dict):
+            yield from (f"{key}.{inner}" for inner in _unlike_keys(first, second))
+        elif first != second and key not in _OF_THE_VOCABULARY and not key.endswith(("_token_id", "_token_index")):
+            yield key
 
 
 def compare_tensors(a: Mapping[str, LazyTensor], b: Mapping[str, LazyTensor]) -> Iterator[Result]:
@@ -280,19 +338,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines are tokenized by both (default: five lines)")
     parser.add_argument("--sequence-length", type=int, default=128, help="tokens per sequence for the logits (default: 128)")
     parser.add_argument("--timeout-seconds", type=float, default=600, help="limit for the engine (default: 600)")
+    other = "B is A with another vocabulary: all but its token matrices must be equal bit for bit; logits are not compared"
+    parser.add_argument("--other-vocabulary", action="store_true", help=other)
     arguments = parser.parse_args(argv)
     if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:
         raise ValueError("--tensor-parallel-size and --sequence-length must be at least 1")
     lines = DEFAULT_LINES if arguments.lines is None else _read_lines(arguments.lines)
     show(f"{arguments.a} and {arguments.b}: reading")
-    results = verify(
-        arguments.a,
-        arguments.b,
-        lines=lines,
-        tensor_parallel_sizes=arguments.tensor_parallel_size,
-        sequence_length=arguments.sequence_length,
-        timeout_seconds=arguments.timeout_seconds,
-    )
+    if arguments.other_vocabulary:
+        results = verify_other_vocabulary(arguments.a, arguments.b)
+    else:
+        results = verify(
+            arguments.a,
+            arguments.b,
+            lines=lines,
+            tensor_parallel_sizes=arguments.tensor_parallel_size,
+            sequence_length=arguments.sequence_length,
+            timeout_seconds=arguments.timeout_seconds,
+        )
     code = command.DONE
     for result in results:
         print(f"{'same' if result.same else 'DIFFERENT':9}  {result.subject}: {result.detail}", flush=True)

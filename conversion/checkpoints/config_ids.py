@@ -11,8 +11,9 @@ from conversion.checkpoints.hf_files import language_part
 _PART = "text_config"
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep", "cls", "mask", "unk")
 _ALWAYS_SET = ("bos", "eos", "pad", "sep")  # also where a config is silent: what transformers assumes then is another tokenizer's
-# Tokens that stand for an image, in either of the library's words.
-_IMAGE_KEYS = tuple(f"{token}_token_{word}" for token in ("image", "boi", "eoi") for word in ("index", "id"))
+# Tokens that stand for an image or a sound, in either of the library's words.
+_BESIDE_TEXT = ("image", "boi", "eoi", "video", "vision_start", "vision_end", "audio", "boa", "eoa")
+_IMAGE_KEYS = tuple(f"{token}_token_{word}" for token in _BESIDE_TEXT for word in ("index", "id"))
 _OTHER_ID_KEYS = {  # and the role that is meant
     "decoder_start_token_id": "bos",
     "forced_bos_token_id": "bos",

@@ -27,12 +27,20 @@ from conversion.checkpoints.hf_files import (
     WEIGHTS_NAMES,
     find_weights,
     in_words_of_both,
+    language_part,
     read_json,
     require_listed,
     require_shard,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import input_names, missing_output_sentence, names_of, output_name, shared_matrix_names
+from conversion.checkpoints.token_names import (
+    TokenNames,
+    missing_output_sentence,
+    names_beside,
+    output_name,
+    possible_names,
+    shared_matrix_names,
+)
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.mxfp4 import with_whole_numbers
 from conversion.formats.safetensors_file import read_safetensors, write_safetensors
@@ -141,36 +149,48 @@ class HFCheckpoint:
             ValueError: if config.json and the tensors disagree: which of the two is meant cannot be guessed.
         """
         tied = tied_by_config(self.config)
-        embedding = next(iter(input_names(self.tensors)), None)
+        names = next(iter(self.possible_names), None)
         if self.output_name is None:
-            if not tied:
-                raise ValueError(missing_output_sentence(self.directory, self.tensors))
+            # Of a model with several parts, transformers 4 asks the language model's, transformers 5 the whole.
+            if not tied and not self.config.get("tie_word_embeddings"):
+                raise ValueError(missing_output_sentence(self.directory, names.output if names else "lm_head.weight"))
             return True
-        if tied and (embedding is None or not self._same(self.output_name, embedding)):
-            row = names_of(embedding or "")
+        if tied and (names is None or not self._same(self.output_name, names.input)):
             raise ValueError(
                 f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
-                f" but {self.output_name} differs from {row.input if row else 'the input embeddings'}; set it to false to keep both"
+                f" but {self.output_name} differs from {names.input if names else 'the input embeddings'}; set it to false to keep both"
             )
         return tied
 
     @cached_property
+    def possible_names(self) -> list[TokenNames]:
+        """Names of the token matrices; several where it is not sure which they are."""
+        shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+        return possible_names(shapes, (language_part(self.config) or self.config).get("vocab_size"))
+
+    @cached_property
     def output_name(self) -> str | None:
         """Name of the output layer's matrix; None where the files hold none."""
-        return output_name(self.tensors)
+        found = next((names.output for names in self.possible_names if names.output in self.tensors), None)
+        return output_name(self.tensors) if not self.possible_names else found
 
     def _same(self, first: str, second: str) -> bool:
         matrices = self.tensors[first], self.tensors[second]
         num_rows = matrices[0].shape[0] if matrices[0].shape else 0
         if not self.glances or num_rows < 2 * _ROWS_OF_A_GLANCE or matrices[0].shape != matrices[1].shape:
-            return _equal(*matrices)
+            return same_bits(*matrices)
         ends = ((0, _ROWS_OF_A_GLANCE), (num_rows - _ROWS_OF_A_GLANCE, num_rows))
-        return all(_equal(*(matrix.row_range("", *end) for matrix in matrices)) for end in ends)
+        return all(same_bits(*(matrix.row_range("", *end) for matrix in matrices)) for end in ends)
 
     def token_matrices(self) -> dict[str, LazyTensor]:
         """Input embeddings and output layer by name, one of them where they are one matrix."""
-        names = (*input_names(self.tensors), self.output_name)
+        names = (*(names.input for names in self.possible_names), self.output_name)
         return {name: tensor for name, tensor in self.untied_tensors().items() if name in names}
+
+    def token_tensors(self) -> set[str]:
+        """Names of all tensors that follow the vocabulary, an output layer that is the input's matrix included."""
+        found = {name for names in self.possible_names for name in (names.input, names.output, *names.biases)}
+        return {*found, *names_beside(self.tensors)} & set(self.tensors)
 
     def untied_tensors(self) -> dict[str, LazyTensor]:
         """All tensors, each matrix once: without the output layer where it is the embedding."""
@@ -271,7 +291,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _equal(first: LazyTensor, second: LazyTensor) -> bool:
+def same_bits(first: LazyTensor, second: LazyTensor) -> bool:
     """Whether two tensors are the same bit for bit."""
     if (first.shape, first.dtype_name) != (second.shape, second.dtype_name):
         return False

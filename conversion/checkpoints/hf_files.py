@@ -22,12 +22,15 @@ WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
 
 # Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
 _UNTIED_BY_DEFAULT = (
-    "apertus", "arcee", "aria_text", "bamba", "bitnet", "blt", "code_llama", "codegen", "dbrx", "deepseek_v2", "deepseek_v3", "diffllama",
-    "doge", "dots1", "exaone4", "falcon_h1", "flex_olmo", "fuyu", "git", "glm", "glm4", "glm4_moe", "gpt_neox", "gpt_oss", "gptj",
-    "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "jamba", "llama",
-    "llama4", "llama4_text", "longcat_flash", "mamba2", "minimax", "ministral", "mistral", "mixtral", "moshi", "nemotron", "olmo",
-    "olmo2", "olmo3", "olmoe", "open-llama", "persimmon", "phi", "phi3", "phi4_multimodal", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "qwen3_next", "reformer", "rembert", "rwkv", "seed_oss", "stablelm", "xlstm",
+    "afmoe", "apertus", "arcee", "aria_text", "bamba", "bitnet", "blt", "chameleon", "code_llama", "codegen", "cwm", "dbrx", "deepseek_v2",
+    "deepseek_v3", "deepseek_v32", "deepseek_v4", "diffllama", "doge", "dots1", "emu3_text_model", "exaone4", "exaone_moe", "falcon_h1",
+    "flex_olmo", "fuyu", "git", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm4v_text", "glm_moe_dsa", "glm_ocr_text",
+    "gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe",
+    "hy_v3", "hyperclovax", "jais2", "jamba", "laguna", "llama", "llama4", "llama4_text", "longcat_flash", "mamba2", "mellum", "minimax",
+    "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mistral4", "mixtral", "mllama_text_model", "moshi", "nanochat",
+    "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "open-llama", "persimmon", "phi", "phi3", "phi4_multimodal",
+    "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+    "qwen3_omni_moe_text", "qwen3_vl_text", "reformer", "rembert", "rwkv", "seed_oss", "solar_open", "stablelm", "xlstm",
 )  # fmt: skip
 
 
@@ -122,7 +125,8 @@ def read_json(path: Path, *, expected: str) -> dict[str, Any]:
 def tied_by_config(config: Mapping[str, Any]) -> bool:
     """Whether config.json says that input embedding and output layer are one matrix."""
     said = language_part(config) or config
-    return bool(said.get("tie_word_embeddings", said.get("model_type") not in _UNTIED_BY_DEFAULT))
+    default = config.get("tie_word_embeddings", said.get("model_type") not in _UNTIED_BY_DEFAULT)
+    return bool(said.get("tie_word_embeddings", default))
 
 
 def language_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -141,37 +145,62 @@ def with_language_values(config: Mapping[str, Any], **values: Any) -> dict[str, 
     return {**config, **tied, "text_config": {**part, **values}}
 
 
+def with_vocabulary(config: Mapping[str, Any], *, rows: int, old_rows: int, **values: Any) -> dict[str, Any]:
+    """A config.json with another number of rows per token, wherever it says their number, and with other values of its language model."""
+    part = language_part(config) or config
+    changed = {key: rows for key in ("vocab_size_per_layer_input", "embedding_size") if part.get(key) == old_rows}
+    if PADDED_TO in part:
+        changed[PADDED_TO] = 1
+    found = with_language_values(config, vocab_size=rows, **changed, **values)
+    return {**found, "vocab_size": rows} if config.get("vocab_size") == old_rows else found
+
+
 def is_multimodal(config: Mapping[str, Any]) -> bool:
     """Whether a model has more than a language model."""
     return language_part(config) is not None or config.get("model_type") in _LANGUAGE_AND_VISION
 
 
 def multimodal_sentence(config: Mapping[str, Any]) -> str:
-    """What a multimodal model is, and whether its language model can be worked on."""
+    """What a multimodal model is, and which commands work on it."""
     inner = (language_part(config) or {}).get("model_type", "an unnamed type")
     sentence = (
         f"a multimodal model of the type {config.get('model_type', '(none)')}, whose language model ({inner}) stands in text_config of its"
         " config.json"
     )
+    kept = "what is beside it is kept as it is"
     if config.get("model_type") in _LANGUAGE_AND_VISION:
-        return f"{sentence}; what is beside it is kept as it is"
-    return f"{sentence}; such models are not covered yet by conversion and transfer"
+        return f"{sentence}; {kept}"
+    return f"{sentence}; transfer, edits and merges change that alone and {kept}, and the engine has no such models"
 
 
 def require_language_model(config: Mapping[str, Any], *, source: str) -> None:
-    """Refuse a model that has more than a language model, unless it is known what that is.
+    """Refuse a model that has more than a language model, unless the engine has it.
 
     Raises:
         ValueError: saying what it is.
     """
     if is_multimodal(config) and config.get("model_type") not in _LANGUAGE_AND_VISION:
         raise ValueError(
-            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own (`python -m conversion.extract_language_model`) and"
-            " give that"
+            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own"
+            " (`python -m conversion.extract_language_model`) and give that"
         )
 
 
-# Types with more than a language model of which this project works on the language model.
+# In configurations of Mamba and OLMo's own classes: rows are as many as a multiple of this, or as `embedding_size` says.
+PADDED_TO = "pad_vocab_size_multiple"
+
+
+def rows_of_vocabulary(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Numbers of rows that token matrices may have by a language model's configuration; none where it does not say."""
+    size, multiple = config.get("vocab_size"), config.get(PADDED_TO)
+    if not isinstance(size, int):
+        return ()
+    padded = -(-size // multiple) * multiple if isinstance(multiple, int) and multiple > 0 else size
+    embedded = config.get("embedding_size")
+    return (size, padded, *([embedded] if isinstance(embedded, int) and embedded >= size else []))
+
+
+# Types with more than a language model whose language model the engine has.
 _LANGUAGE_AND_VISION = ("gemma3",)
 
 # The scaling of rotary positions that transformers 4 takes where config.json says nothing of it.

@@ -1,9 +1,9 @@
-"""Names of the tensors that have one row per token, by family of models."""
+"""Which tensors of a checkpoint have one row per token: by the names of known families, else by shape."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class TokenNames:
     input: str
     output: str
     biases: tuple[str, ...]
-    families: str
+    families: str = ""
 
 
 # The first row whose input name fits holds, so longer names stand before their ends.
@@ -40,14 +40,45 @@ TOKEN_NAMES = (
     TokenNames("word_embeddings.weight", "lm_head.weight", ("lm_head.bias",), "Bloom, Falcon"),
     TokenNames("embed_in.weight", "embed_out.weight", ("embed_out.bias",), "GPT-NeoX, Pythia"),
 )
+# Further rows per token, which follow the vocabulary too: a vector per layer (Gemma 3n and 4), and what layers that predict further tokens have of
+# their own (DeepSeek V3, GLM 4.5).
+_BESIDE = re.compile(r"(?:.*\.)?embed_tokens_per_layer\.weight|(?:.*\.)?layers\.\d+\.(?:embed_tokens|shared_head\.head)\.weight")
+_IN_A_LAYER = re.compile(r"(?:^|\.)\d+\.")
+_OUTPUT_WORDS = re.compile(r"head|output|unembed|predictions")
 _LANGUAGE_MODEL = "language_model."  # so begin the names of a whole causal model that stands beside a vision tower
 # Masked language models that count positions from the id of their padding token on.
 POSITIONS_FROM_PAD = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "xmod")
 
 
-def input_names(names: Collection[str]) -> list[str]:
+def input_names(names: Iterable[str]) -> list[str]:
     """Of some tensor names those that input embeddings could have."""
-    return [name for name in names if names_of(name) is not None]
+    return [name for name in names if names_of(name) is not None and not _BESIDE.fullmatch(name)]
+
+
+def names_beside(names: Iterable[str]) -> list[str]:
+    """Of some tensor names those that have a row per token without being input embeddings or output layer."""
+    return [name for name in names if _BESIDE.fullmatch(name)]
+
+
+def possible_names(shapes: Mapping[str, tuple[int, ...]], num_rows: object) -> list[TokenNames]:
+    """What could be the token matrices of a model, by whole names: one where it is sure, none or several where it is not.
+
+    Where no name is known, they are the matrices outside the layers that have as many rows as the vocabulary; of two the output layer is the one
+    that is called so.
+
+    Args:
+        shapes: of all tensors, by name.
+        num_rows: `vocab_size` of config.json.
+    """
+    if known := input_names(shapes):
+        return [replace(row, input=name) for name in known if (row := names_of(name)) is not None]
+    tables = [name for name, shape in shapes.items() if len(shape) == 2 and shape[0] == num_rows and not _IN_A_LAYER.search(name)]
+    outputs = [name for name in tables if _OUTPUT_WORDS.search(name)]
+    inputs = [name for name in tables if name not in outputs]
+    if len(outputs) > 1 or not inputs:
+        inputs, outputs = tables, []
+    output = outputs[0] if outputs else "lm_head.weight"
+    return [TokenNames(name, output, (f"{output.removesuffix('.weight')}.bias",)) for name in inputs]
 
 
 def names_of(input_name: str) -> TokenNames | None:
@@ -74,15 +105,14 @@ def shared_matrix_names(names: Collection[str]) -> dict[str, str]:
 
 
 def output_name(names: Collection[str]) -> str | None:
-    """Of some tensor names that of the output layer; None where no tensor is one."""
+    """Of some tensor names that of the output layer, by the names of known families; None where no tensor is one."""
     rows = [names_of(name) for name in input_names(names)] or list(TOKEN_NAMES)
     return next((row.output for row in rows if row is not None and row.output in names), None)
 
 
-def missing_output_sentence(directory: Path, names: Collection[str]) -> str:
+def missing_output_sentence(directory: Path, expected: str) -> str:
     """What is wrong with an untied model whose files have no output layer."""
-    row = names_of(next(iter(input_names(names)), ""))
     return (
         f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false), but the weights have no"
-        f" {row.output if row else 'lm_head.weight'}; restore the matrix (true is right only for a model that was trained with one)"
+        f" {expected}; restore the matrix (true is right only for a model that was trained with one)"
     )

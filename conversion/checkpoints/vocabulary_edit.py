@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-from conversion.checkpoints.hf_files import require_language_model
-from conversion.checkpoints.token_names import input_names, names_of
+from conversion.embeddings.layers import TokenLayers, find_token_layers
 from conversion.embeddings.methods.random_rows import random_rows, row_statistics
 from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_files
@@ -36,7 +35,7 @@ class Tables:
 
     Attributes:
         source: what errors call it.
-        names: of the input matrix and the output layer (whether it has one or not).
+        layers: the tensors that have something for each token.
         tensors: all tensors; a tied output layer is not among them.
         rows: of the token matrices.
         token_ids: (num_tokens,) ids that have a token, in ascending order; those of all rows where there is no tokenizer.
@@ -45,8 +44,7 @@ class Tables:
     """
 
     source: Path
-    input_name: str
-    output_name: str
+    layers: TokenLayers
     tensors: Mapping[str, LazyTensor]
     rows: int
     token_ids: np.ndarray
@@ -61,20 +59,10 @@ class Tables:
         Raises:
             ValueError: if it has no input embeddings that are known, or matrices that do not fit each other or the tokenizer.
         """
-        require_language_model(hf.config, source=str(hf.directory))
-        tensors = hf.untied_tensors()
-        is_tied = hf.tie_word_embeddings  # refuses an untied model without its head: the edit would make a tied one of it
-        found = input_names(tensors)
-        if len(found) != 1:
-            raise ValueError(f"{hf.directory} has {len(found)} tensors that could be input embeddings; expected one")
-        names = names_of(found[0])
-        assert names is not None
-        rows = tensors[found[0]].shape[0]
-        for name in (names.output, *names.biases):
-            if name in tensors and tensors[name].shape[0] != rows:
-                raise ValueError(
-                    f"{hf.directory}: {name} has {tensors[name].shape[0]} rows, {found[0]} has {rows}; they do not belong together"
-                )
+        layers = find_token_layers(hf)
+        tensors, is_tied = hf.untied_tensors(), hf.tie_word_embeddings  # refuses an untied model without its head: the edit would tie it
+        assert is_tied == (layers.new_output not in tensors)
+        rows = layers.num_rows
         token_ids = np.arange(rows)
         if tokenizer_files(hf.directory):
             tokenizer = load_tokenizer(hf.directory)
@@ -83,8 +71,17 @@ class Tables:
                     f"the tokenizer in {hf.directory} needs {needed} rows, but the model has {rows}; they do not belong together"
                 )
             token_ids = np.unique(np.fromiter(tokenizer.get_vocab().values(), np.int64))
-        assert is_tied == (names.output not in tensors)
-        return cls(hf.directory, found[0], names.output, tensors, rows, token_ids)
+        return cls(hf.directory, layers, tensors, rows, token_ids)
+
+    @property
+    def input_name(self) -> str:
+        """The matrix of input embeddings."""
+        return self.layers.input
+
+    @property
+    def output_name(self) -> str:
+        """The output layer's matrix, whether there is one or not."""
+        return self.layers.new_output
 
     @property
     def is_tied(self) -> bool:
@@ -99,9 +96,7 @@ class Tables:
     @property
     def row_tensors(self) -> list[LazyTensor]:
         """The tensors that have something for each token."""
-        names = names_of(self.input_name)
-        assert names is not None
-        wanted = (self.input_name, self.output_name, *names.biases)
+        wanted = (self.input_name, self.output_name, *self.layers.biases, *self.layers.beside)
         return [self.tensors[name] for name in wanted if name in self.tensors]
 
     def with_tensors(self, changed: Sequence[LazyTensor], **fields: Any) -> Tables:

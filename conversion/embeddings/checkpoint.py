@@ -14,7 +14,7 @@ import numpy as np
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
-from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_language_values
+from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_vocabulary
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
@@ -47,6 +47,11 @@ class Transfer(TransferCase):
     def of(cls, case: TransferCase, request: TransferRequest) -> Transfer:
         """Decide where every row comes from, by the request's method and seed."""
         inputs = replace(case.inputs, seed=request.seed)
+        if request.method is not None and METHODS[request.method].learns and case.layers.beside:
+            raise ValueError(
+                f"--method {request.method} learns embeddings and output layer alone, but {request.source} has"
+                f" {', '.join(case.layers.beside)} beside them; choose a method that does not learn, such as mean"
+            )
         plan = copy_all(inputs) if request.method is None else METHODS[request.method].plan(inputs)
         return cls(**vars(case) | {"inputs": inputs, "request": request, "plan": plan})
 
@@ -128,7 +133,7 @@ class Transfer(TransferCase):
     def tensors(self) -> Iterator[LazyTensor]:
         """All tensors of the new checkpoint, in the order of the source's."""
         makers: dict[str, Callable[[], LazyTensor]] = {
-            name: partial(self._made_from, name) for name in (self.layers.input, *self.layers.biases)
+            name: partial(self._made_from, name) for name in (self.layers.input, *self.layers.biases, *self.layers.beside)
         }
         output = self.layers.output or self.layers.new_output
         if self.output_layer == "transferred":
@@ -225,7 +230,8 @@ def _write_checkpoint(
     source, is_tied = transfer.request.source, transfer.output_layer == "tied"
     renumbered = _with_target_ids(transfer.checkpoint.config, transfer)
     lost = _lost_ids(CONFIG_NAME, renumbered, transfer)
-    config = with_language_values(renumbered.config, vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
+    old_rows = transfer.layers.num_rows
+    config = with_vocabulary(renumbered.config, rows=transfer.num_rows, old_rows=old_rows, tie_word_embeddings=is_tied)
     digests = write_hf_checkpoint(directory, config, tensors)
     if factors:
         digests[FACTORS_NAME] = write_safetensors(directory / FACTORS_NAME, factors)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from conversion.checkpoints.hf_files import require_language_model
-from conversion.checkpoints.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
+from conversion.checkpoints.hf_files import language_part, rows_of_vocabulary
+from conversion.checkpoints.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, TokenNames, names_beside
 
 if TYPE_CHECKING:
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -24,6 +25,7 @@ class TokenLayers:
         new_output: how an output layer of its own is called in this family.
         biases: of the output layer, one value per token.
         num_rows: rows of each, padding included.
+        beside: further tensors with a row per token, such as a vector per layer.
     """
 
     input: str
@@ -31,6 +33,12 @@ class TokenLayers:
     new_output: str
     biases: tuple[str, ...]
     num_rows: int
+    beside: tuple[str, ...] = ()
+
+    @property
+    def by_token(self) -> tuple[str, ...]:
+        """All that there are."""
+        return (self.input, *([self.output] if self.output else []), *self.biases, *self.beside)
 
 
 def input_matrix_name(checkpoint: HFCheckpoint) -> str:
@@ -39,12 +47,19 @@ def input_matrix_name(checkpoint: HFCheckpoint) -> str:
     Raises:
         ValueError: if none or several could be it.
     """
-    inputs = input_names(checkpoint.tensors)
-    if len(inputs) != 1:
-        found = ", ".join(inputs) or "none"
+    return _names(checkpoint).input
+
+
+def _names(checkpoint: HFCheckpoint) -> TokenNames:
+    possible = checkpoint.possible_names
+    if len(possible) != 1:
+        found = ", ".join(names.input for names in possible) or "none"
         expected = ", ".join(row.input for row in TOKEN_NAMES[1:])
-        raise ValueError(f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {expected}; found {found}")
-    return inputs[0]
+        raise ValueError(
+            f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {expected}, or the only one outside the layers"
+            f" with as many rows as vocab_size in config.json; found {found}"
+        )
+    return possible[0]
 
 
 def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
@@ -53,24 +68,28 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     Raises:
         ValueError: if there are no input embeddings, if sizes disagree, or if another tensor has a row per token too.
     """
-    require_language_model(checkpoint.config, source=str(checkpoint.directory))
     from conversion.families import language_config  # which imports numpy; the help of a command needs this module's names alone
 
     names = checkpoint.names()
-    input_name = input_matrix_name(checkpoint)
+    row = _names(checkpoint)
+    input_name = row.input
     num_rows = checkpoint.shape(input_name)[0]
     config = language_config(checkpoint.config)
     expected = config.get("vocab_size")
-    if expected != num_rows:
+    if num_rows not in rows_of_vocabulary(config):
         said = f"says vocab_size {expected}; repair the checkpoint" if expected is not None else "has no vocab_size; add it there"
         raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}")
-    row = names_of(input_name)
-    assert row is not None
-    output = row.output if row.output in names else None
-    biases = tuple(name for name in row.biases if name in names)
-    outputs = (*([output] if output else []), *biases)
-    known = {input_name, *outputs}
-    for name in outputs:
+    _require_whole_vocabulary(checkpoint, num_rows)
+    layers = TokenLayers(
+        input_name,
+        row.output if row.output in names else None,
+        row.output,
+        tuple(name for name in row.biases if name in names),
+        num_rows,
+        tuple(names_beside(names)),
+    )
+    output, known = layers.output, set(layers.by_token)
+    for name in layers.by_token[1:]:
         if checkpoint.shape(name)[0] != num_rows:
             raise ValueError(f"{checkpoint.directory}: {name} has {checkpoint.shape(name)[0]} rows, but {input_name} has {num_rows}")
     for name in (input_name, *([output] if output else [])):
@@ -81,13 +100,45 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
                 " it was quantised"
             )
     # The size of a vocabulary may by chance be another size of the model too; then nothing can be said about the others.
-    if num_rows not in {value for key, value in config.items() if key != "vocab_size" and isinstance(value, int)}:
+    if num_rows not in set(_other_sizes(checkpoint.config)):
         others = [name for name in names if name not in known and num_rows in checkpoint.shape(name)]
         if others:
             raise ValueError(
                 f"{checkpoint.directory}: {', '.join(others)} has a row per token too, but nothing is known about it; drop it first"
             )
-    return TokenLayers(input_name, output, row.output, biases, num_rows)
+    return layers
+
+
+def _require_whole_vocabulary(checkpoint: HFCheckpoint, num_rows: int) -> None:
+    """Refuse models that give a meaning to ids by where the vocabulary ends.
+
+    Raises:
+        ValueError: naming the key of config.json.
+    """
+    config = checkpoint.config
+    if per_layer := [name for name in checkpoint.names() if name.endswith("embed_tokens_per_layer.weight")]:
+        told = (language_part(config) or config).get("vocab_size_per_layer_input")
+        if told != num_rows or checkpoint.shape(per_layer[0])[0] != num_rows:
+            raise ValueError(
+                f"{checkpoint.directory} has vocab_size_per_layer_input {told} in its config.json and {checkpoint.shape(per_layer[0])[0]} rows in"
+                f" {per_layer[0]}, but {num_rows} rows per token: ids beyond those have no vector per layer, and no other vocabulary can be given"
+                " to such a model"
+            )
+    for part, said in config.items():
+        if isinstance(said, dict) and "vocab_offset" in said:
+            raise ValueError(
+                f"{checkpoint.directory} has vocab_offset {said['vocab_offset']} in {part} of its config.json: ids from there on are no text, so no"
+                " other vocabulary can be given to such a model"
+            )
+
+
+def _other_sizes(config: Mapping[str, Any]) -> Iterator[int]:
+    """Whole numbers in a config.json that are no sizes of the vocabulary."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _other_sizes(value)
+        elif isinstance(value, int) and key not in ("vocab_size", "vocab_size_per_layer_input", "embedding_size"):
+            yield value
 
 
 def require_same_padding(checkpoint: HFCheckpoint, pad_id: int | None) -> None:

@@ -51,13 +51,7 @@ _ALL = (
     XLM_ROBERTA,
 )
 FAMILIES = {family.model_type: family for family in _ALL}
-# Whose embeddings can be transferred, and which cannot be converted; and what of theirs, by its key, no layer here has, beside the experts.
-MIXTURES = {
-    "mixtral": "",
-    "qwen2_moe": " (nor its `shared_expert_intermediate_size`)",
-    "olmoe": "",
-    "granitemoe": "",
-}
+OTHERS = "transfer, edit_vocabulary, merge, inspect and verify of `conversion` work on the Hugging Face folders of other types"
 
 
 def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,12 +81,8 @@ def family_of(model_type: str, *, source: str) -> Family:
     Raises:
         ValueError: naming the known families, if this is none of them.
     """
-    if model_type in MIXTURES:
-        raise ValueError(
-            f"{source} is of the model type {model_type}, a mixture of experts, which no engine here trains{MIXTURES[model_type]}:"
-            " `python -m conversion.transfer` gives its Hugging Face folder another vocabulary, and nothing converts it; known are"
-            f" {', '.join(FAMILIES)}"
-        )
     if model_type not in FAMILIES:
-        raise ValueError(f"{source} is of the model type {model_type or '(none)'}, which is not covered; known are {', '.join(FAMILIES)}")
+        raise ValueError(
+            f"{source} is of the model type {model_type or '(none)'}, which is not covered; known are {', '.join(FAMILIES)}; {OTHERS}"
+        )
     return FAMILIES[model_type]

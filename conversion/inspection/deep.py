@@ -60,13 +60,13 @@ def _tensors(place: Place) -> Iterable[LazyTensor]:
 
 def _untrained(tensors: Iterable[LazyTensor], place: Place) -> list[str]:
     """Sentences about the tokens that end a text, where nothing has trained them."""
-    from conversion.checkpoints.token_names import input_names, output_name
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.checkpoints.untrained_rows import end_of_text_ids, end_of_text_sentences
 
     by_name = {tensor.name: tensor for tensor in tensors}
     if place.format == HUGGING_FACE:
         hf_dir, config_path = place.directory, place.directory / CONFIG_NAME
-        names = {*input_names(by_name), output_name(by_name)}
+        names = set(HFCheckpoint.open(place.directory).token_matrices())
     else:
         hf_dir, config_path = place.directory / HF_IN_CONTEXT, place.directory / HF_IN_CONTEXT / CONFIG_NAME
         names = set(TOKEN_TABLES)

@@ -20,10 +20,12 @@ from conversion.checkpoints.hf_files import (
     read_json,
     require_listed,
     require_shard,
+    rows_of_vocabulary,
     tied_by_config,
 )
-from conversion.checkpoints.token_names import input_names, names_of, output_name
+from conversion.checkpoints.token_names import TokenNames, possible_names
 from conversion.checkpoints.untrained_rows import end_of_text_ids
+from conversion.embeddings.layers import find_token_layers
 from conversion.families import FAMILIES, family_of, language_config, reads_quantized
 from conversion.formats.mxfp4 import num_weights
 from conversion.inspection.description import Description, check_manifest
@@ -101,11 +103,16 @@ def _look_at_other_family(description: Description, hf: HFCheckpoint, tensors: T
         with description.refusals():
             description.tie_word_embeddings = hf.tie_word_embeddings
     else:  # the other parts have layers too, whose number is theirs to say
-        tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or names_of(name) is not None}
-    rows, matrices = config.get("vocab_size"), {*input_names(tensors), output_name(tensors)}
-    for name, (shape, _) in tensors.items():
-        if name in matrices and isinstance(rows, int) and shape[:1] != (rows,):
-            description.problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
+        tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or name in hf.token_tensors()}
+    rows = rows_of_vocabulary(config)
+    for name, matrix in hf.token_matrices().items():
+        if rows and matrix.shape[:1] not in {(number,) for number in rows}:
+            found = matrix.shape[0] if matrix.shape else 0
+            description.problems.append(f"{name} has {found} rows, but config.json says vocab_size {config['vocab_size']}")
+    try:
+        description.notes.append(f"rows per token: {', '.join(find_token_layers(hf).by_token)}")
+    except ValueError as error:  # the model may be sound, but its vocabulary stays as it is
+        description.notes.append(str(error))
     description.notes += _gaps(tensors, config.get("num_hidden_layers"))
 
 
@@ -140,7 +147,8 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
     if not tensors:
         return
     tied = tied_by_config(config)
-    inputs, output = input_names(tensors), output_name(tensors)
+    found = possible_names({name: shape for name, (shape, _) in tensors.items()}, config.get("vocab_size")) or [TokenNames("", "", ())]
+    inputs, output = [names.input for names in found], next((names.output for names in found if names.output in tensors), None)
     counted = {name: tensor for name, tensor in tensors.items() if not (tied and name == output)}
     description.tie_word_embeddings = tied
     description.count((math.prod(shape), dtype) for shape, dtype in counted.values())
@@ -148,7 +156,7 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
         description.parameters = sum(num_weights(name, shape) for name, (shape, _) in counted.items())
     embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if name in (*inputs, output)]
     description.embedding_parameters = sum(embeddings)
-    description.padded_vocab_size = next((tensors[name][0][0] for name in inputs if tensors[name][0]), None)
+    description.padded_vocab_size = next((tensors[name][0][0] for name in inputs if name in tensors and tensors[name][0]), None)
     if tied and output is not None:
         description.notes.append("the one matrix of input and output stands under two names")
 

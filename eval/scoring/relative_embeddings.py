@@ -49,16 +49,13 @@ def read_matrices(directory: Path, *, name: str) -> TokenMatrices:
         ValueError: if the folder has no embeddings or tokenizer that are known, or they do not belong together.
     """
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-    from conversion.checkpoints.token_names import input_names
+    from conversion.embeddings.layers import input_matrix_name
     from data_prep.tokenizers.files import load_tokenizer
 
     if not directory.is_dir():
         raise ValueError(f"the model folder {directory} does not exist")
     checkpoint = HFCheckpoint.open(directory)
-    found = input_names(checkpoint.tensors)
-    if not found:
-        raise ValueError(f"the weights in {directory} have no input embeddings that are known")
-    embeddings = checkpoint.tensor(found[0]).float().numpy()
+    embeddings = checkpoint.tensor(input_matrix_name(checkpoint)).float().numpy()
     tied = checkpoint.tie_word_embeddings or checkpoint.output_name is None
     output = embeddings if tied else checkpoint.tensor(str(checkpoint.output_name)).float().numpy()
     rows = token_rows(load_tokenizer(directory))

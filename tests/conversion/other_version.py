@@ -1,6 +1,7 @@
 """What the tests of both versions of transformers do in the other one's environment: runs there as `python -m tests.conversion.other_version`.
 
 save FOLDER             a tiny model of each family and a tokenizer, saved by transformers itself, each with the logits that it has there
+save-new FOLDER         the same of families that the engine does not have
 logits FOLDER FILE      logits of each checkpoint in a folder, loaded by transformers itself
 commands FILE           our commands of a JSON file, `[[module, argument, ...], ...]`, one after the other
 """
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging
 
 from conversion.families import FAMILIES
 from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.new_families import NEW, config_of
 from tests.conversion.tiny_families import CASES, tiny_model
 from tests.processes import call_command
 
@@ -36,6 +38,8 @@ def stock_logits(directory: Path) -> torch.Tensor:
     config = AutoConfig.from_pretrained(directory)
     is_masked = config.model_type in FAMILIES and FAMILIES[config.model_type].masked
     library: Any = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
+    if getattr(config, "vision_config", None) is not None and config.model_type not in FAMILIES:
+        from transformers import AutoModelForImageTextToText as library
     with torch.inference_mode():
         # The other attentions leave out Gemma 2's caps; the slopes of Apertus's activation are in bfloat16 in one version.
         model = (
@@ -62,12 +66,33 @@ def save(folder: Path) -> None:
             save_file({"logits": model(batch()).logits.contiguous()}, folder / name / LOGITS)
 
 
+def save_new(folder: Path) -> None:
+    """Write a model of each family of `new_families`, whose tensors are those that its table names."""
+    from transformers import AutoModelForImageTextToText
+
+    tokenizer = byte_level(demo_text("en")[:5000], num_tokens=270, specials=SPECIALS)
+    for name, new in NEW.items():
+        torch.manual_seed(0)
+        library: Any = AutoModelForImageTextToText if "text_config" in new.config else AutoModelForCausalLM
+        said = {key: value for key, value in config_of(name, len(tokenizer) + 3).items() if key != "model_type"}
+        model = library.from_config(AutoConfig.for_model(new.model_type, **said)).eval()
+        for parameter in model.parameters():
+            parameter.data.normal_(mean=0.05, std=0.1)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        shapes = {key: tuple(tensor.shape) for key, tensor in load_file(folder / name / "model.safetensors").items()}
+        expected = {key: (len(tokenizer) + 3, width) for key, width in new.tokens.items()} | new.others
+        assert expected.items() <= shapes.items(), (name, expected.items() - shapes.items())
+
+
 def main(what: str, *paths: str) -> None:
     """Do one of the three."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     if what == "save":
         save(Path(paths[0]))
+    elif what == "save-new":
+        save_new(Path(paths[0]))
     elif what == "logits":
         folders = sorted(path for path in Path(paths[0]).iterdir() if path.is_dir())
         save_file({folder.name: stock_logits(folder).contiguous() for folder in folders}, paths[1])

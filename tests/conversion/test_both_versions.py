@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from transformers.utils import logging
@@ -22,8 +23,9 @@ from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.hf_model import inspect_checkpoint, load_model
 from conversion.embeddings import METHODS
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
-from tests.conversion.embedding_fixtures import transfer_arguments, transfer_folders
-from tests.conversion.other_version import LOGITS, batch, stock_logits
+from tests.conversion.embedding_fixtures import byte_level, demo_text, transfer_arguments, transfer_folders
+from tests.conversion.new_families import NEW
+from tests.conversion.other_version import LOGITS, SPECIALS, batch, stock_logits
 from tests.conversion.tiny_families import CASES
 from tests.eval.tiny_models import SENTENCES
 from tests.processes import ROOT, call_command
@@ -105,6 +107,30 @@ def test_models_of_the_other_version(name: str, saved: Path, exported: Path, see
     assert (stock_logits(exported / name) - expected).abs().max() <= tolerance
     assert torch.equal(seen_there[name], expected)
     assert load_file(exported / name / "model.safetensors").keys() == load_file(saved / name / "model.safetensors").keys()
+
+
+@pytest.mark.skipif(not transformers.__version__.startswith("4."), reason="the families are those that only transformers 5 has")
+def test_vocabularies_of_families_that_only_the_other_version_has(tmp_path: Path) -> None:
+    """What its classes save gets more rows and another vocabulary here; they load both, and old tokens keep their logits."""
+    in_the_other("save-new", tmp_path / "old")
+    for name in NEW:
+        source = str(tmp_path / "old" / name)
+        call_command("conversion.edit_vocabulary", "--input", source, "--append-rows", "5", "--output", str(tmp_path / "longer" / name))
+        target = ["--tokenizer", str(tmp_path / "target"), "--method", "mean"]
+        if not (tmp_path / "target").is_dir():
+            byte_level(demo_text("sl")[:5000], num_tokens=290, specials=SPECIALS).save_pretrained(str(tmp_path / "target"))
+        call_command("conversion.transfer", "--source", source, *target, "--output", str(tmp_path / "grafted" / name))
+        for folder in ("longer", "grafted"):
+            call_command("conversion.verify", source, str(tmp_path / folder / name), "--other-vocabulary")
+    found = {}
+    for folder in ("old", "longer", "grafted"):
+        in_the_other("logits", tmp_path / folder, tmp_path / f"{folder}.safetensors")
+        found[folder] = load_file(tmp_path / f"{folder}.safetensors")
+    for name in NEW:
+        old, longer, grafted = (found[folder][name] for folder in ("old", "longer", "grafted"))
+        assert longer.shape[-1] == old.shape[-1] + 5 and grafted.shape[-1] == 290 and grafted.isfinite().all(), name
+        # The product may sum in blocks of another shape.
+        torch.testing.assert_close(longer[..., : old.shape[-1]], old, atol=1e-4, rtol=1e-5)
 
 
 def test_tokenizers_of_the_other_version(saved: Path, exported: Path) -> None:

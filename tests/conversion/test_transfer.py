@@ -340,7 +340,8 @@ def test_model_without_embeddings_is_refused(folders: dict[str, Path], tmp_path:
     save_checkpoint(tmp_path / "empty", config, {"x": torch.zeros(2)}, load_tokenizer(folders["tied"]))
     assert error_of(folders | {"empty": tmp_path / "empty"}, tmp_path / "out", source="empty") == (
         f"{tmp_path / 'empty'}: expected one matrix of input embeddings, a name ending in"
-        " embeddings.word_embeddings.weight, embed_tokens.weight, wte.weight, word_embeddings.weight, embed_in.weight; found none"
+        " embeddings.word_embeddings.weight, embed_tokens.weight, wte.weight, word_embeddings.weight, embed_in.weight, or the only one"
+        " outside the layers with as many rows as vocab_size in config.json; found none"
     )
 
 

@@ -18,7 +18,7 @@ from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING, in_words_of_both, load_config
 from conversion.checkpoints.hf_model import inspect_checkpoint
-from conversion.families import FAMILIES, MIXTURES, family_of
+from conversion.families import FAMILIES, OTHERS, family_of
 from conversion.inspection import describe
 from conversion.layouts.megatron_bridge import refused, run_config
 from conversion.layouts.megatron_lm import not_expressible
@@ -661,20 +661,7 @@ def test_rotations_that_a_class_would_put_in_the_place_of_those_of_transformers_
     assert FAMILIES["apertus"].megatron_config({**apertus, **scaled}, tied=False, source="x")["scale_factor"] == 8.0
 
 
-@pytest.mark.parametrize("model_type", MIXTURES)
-def test_mixtures_of_experts_are_refused_with_what_can_be_done(model_type: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 1}))
-    (tmp_path / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
-    sentence = (
-        f"{tmp_path} is of the model type {model_type}, a mixture of experts, which no engine here trains{MIXTURES[model_type]}:"
-        " `python -m conversion.transfer` gives its Hugging Face folder another vocabulary, and nothing converts it; known are"
-        f" {', '.join(FAMILIES)}"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        hf_to_nemo.convert(tmp_path, tmp_path / "nemo")
-
-
-@pytest.mark.parametrize("model_type", ["granitemoehybrid", "gemma3n", "gemma3n_text", "llama4"])
+@pytest.mark.parametrize("model_type", ["granitemoehybrid", "gemma3n", "gemma3n_text", "llama4", "mixtral", "qwen2_moe"])
 def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
     with pytest.raises(
         ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not covered; known are opt')}"
@@ -684,7 +671,8 @@ def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
 
 def test_unknown_model_type() -> None:
     known = ", ".join(FAMILIES)
-    with pytest.raises(ValueError, match=f"^{re.escape(f'models/x is of the model type bloom, which is not covered; known are {known}')}$"):
+    sentence = f"models/x is of the model type bloom, which is not covered; known are {known}; {OTHERS}"
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         family_of("bloom", source="models/x")
     with pytest.raises(ValueError, match=re.escape("models/x is of the model type (none), which is not covered")):
         family_of("", source="models/x")
