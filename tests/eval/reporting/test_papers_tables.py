@@ -7,24 +7,17 @@ import re
 
 import pytest
 
-from common.artifacts import write_manifest
 from conversion.measuring.intervals import t_interval
-from eval.figures import main as figures
-from eval.harness import main as evaluate
-from eval.prepare import main as prepare
 from eval.protocols import scoring
 from eval.report import main
 from eval.reporting.exports import latex
 from eval.reporting.runs import read_report
 from eval.reporting.sava_tables import benchmark_table
 from eval.reporting.scores import lines
-from eval.running.results import headline_score, write_lines
+from eval.running.results import write_lines
 from eval.running.task_runs import item_scores
 from eval.scoring.statistics import f1_bootstrap
-from tests.eval import published_forms as forms
-from tests.eval.learned import train, train_tokenizer
 from tests.eval.made_results import make_result, make_results
-from tests.eval.tiny_models import tiny_llama
 
 
 def _answered(root, task, answers, scorer, choices):
@@ -197,97 +190,3 @@ def test_rouge_and_bleurt_of_each_language_by_way_to_adapt(tmp_path):
     table = (tmp_path / "report/grid.tex").read_text(encoding="utf-8")
     assert r"align & \cellcolor{blue!8}\textbf{26.0}$_{0.3}$ & \cellcolor{blue!50}\textbf{8.000}" in table and "over source" in table
     assert "1 for each figure. Of one run: over its sampled answers." in table, "the paper has the deviation small beside the mean"
-
-
-def _trained(folder, texts, tokenizer, steps):
-    """A source without training, and checkpoints of a run that learns how the tasks answer."""
-    source = tiny_llama(vocab_size=len(tokenizer), num_positions=1024, hidden_size=32, seed=1)
-
-    def save(name, **facts):
-        source.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-        if facts:
-            write_manifest(folder / name, stage="conversion.nemo_to_hf", facts=facts)
-
-    save("source")
-    save_at = {step: lambda step=step: save(f"sava-{step}", method="sava", head="tied", seed=1, step=step) for step in steps}
-    train(source, tokenizer, texts, save_at=save_at, learning_rate=5e-3, batch_size=16)
-    return [folder / "source", *(folder / f"sava-{step}" for step in steps)]
-
-
-@pytest.mark.long  # about a minute: 23 tasks, three models
-def test_published_files_become_the_papers_tables_and_figures(tmp_path, monkeypatch):
-    """From the files as published to every cell: GaMS 4 to 7, SAVA 3 to 6, 10 and 11 and Figures 2 to 5, with the papers' numbers of examples."""
-    monkeypatch.setattr(forms, "NUM", 12)  # more rows than the most examples
-    published = tmp_path / "published"
-    published.mkdir()
-    forms.write_superglue(published, forms.superglue_rows())
-    forms.write_si_nli(published, forms.si_nli_rows(test_labels=True))
-    forms.write_senta(published)
-    forms.write_itabench(published)
-    forms.write_flores(published)
-    questions = [
-        {"id": f"{n}", "group": f"{n}:0", "context": f"La torre {n}.", "question": "Quando?", "answers": [f"19{n}0"]} for n in range(24)
-    ]
-    forms.write_squad_it(published, "test", questions[:12])
-    forms.write_squad_it(published, "train", questions[12:])
-    data = tmp_path / "eval_data"
-    sets = ["superglue_sl", "si_nli", "senta", "itabench", "flores", "squad_it"]
-    assert prepare([*sets, "--source", str(published), "--output", str(data), "--sample"]) == 0
-
-    words = ("Odgovor: Da.", "Odgovor: Ne.", "Odgovor: Drži.", "Odgovor: Ne drži.", "Odgovor: Ne vemo.", "Odgovor: Sosledje.")
-    texts = [
-        f"{word}\n\n"
-        for word in (*words, "Odgovor: Nevtralnost.", "Odgovor: Nasprotovanje.", "Poenostavljen stavek: Hiša.", "Risposta: 1910")
-    ]
-    tokenizer = train_tokenizer(texts * 3, vocab_size=600)
-    models = _trained(tmp_path / "models", texts, tokenizer, (20, 60))
-    tags = ["sl_generative", "sl_simplification", "itabench_it", "itabench_en", "squad_it", "flores_en_it", "flores_it_en"]
-    asked = ["--tasks", *tags, "--data", str(data), "--batch-size", "16", "--context-length", "1024", "--cut-prompts"]
-    results = tmp_path / "results"
-    assert evaluate(["--model", *map(str, models), *asked, "--output", str(results)]) == 0
-    for path in results.glob("*/result.json"):  # COMET has an environment of its own: its scores are put where eval.comet puts them
-        result = json.loads(path.read_text())
-        for task in ("flores_en_it", "flores_it_en"):
-            result["tasks"][task]["metrics"]["comet"] = {**result["tasks"][task]["metrics"]["chrf_sentence"], "value": 87.59}
-        path.write_text(json.dumps(result))
-
-    words = ["--results", str(results), "--copied-rows", "--steps", "20", "60", "--items", "0", "--output", str(tmp_path / "report")]
-    assert main(words) == 0
-    tables = (tmp_path / "report/tables.tex").read_text(encoding="utf-8").split(r"\begin{table}")[1:]
-    titles = [re.search(r"caption\{(.*?)[:.]", table)[1] for table in tables]
-    expected = {f"As Table {number} of the GaMS paper": columns for number, columns in (("4", 7), ("5", 7), ("6", 5), ("7", 4))}
-    expected |= {
-        "As Tables 3 and 4 of the SAVA paper": 7,
-        "As Tables 10 and 11 of the SAVA paper": 7,
-        "As Tables 5 and 6 of the SAVA paper": 3,
-    }
-    for title, columns in expected.items():
-        (table,) = (table for table, name in zip(tables, titles) if name == title)
-        body = [line for line in table[table.index(r"\midrule") :].splitlines() if " & " in line]
-        assert {line.count(" & ") for line in body} == {columns}, title
-        own = [line for line in body if line.startswith(("source", "sava"))]
-        assert len(own) == 3 if "SAVA" in title else len(own) == 2
-        assert not any(re.search(r"--(?! )|&  &", line) for line in own), "no cell is empty"
-    by_hand = json.loads((results / "sava-60/result.json").read_text())["tasks"]
-    errors = [100 * by_hand[f"itabench_{name}_it"]["metrics"]["acc"]["stderr"] for name in ("hellaswag", "mmlu")]
-    (row,) = (
-        line
-        for line in tables[titles.index("As Tables 3 and 4 of the SAVA paper")].split("60 Training")[1].splitlines()
-        if line.startswith("sava")
-    )
-    assert [float(found) for found in re.findall(r"\\pm (\d+\.\d\d)", row)][:2] == pytest.approx(errors, abs=0.005)
-
-    suites = ["suite", "--results", str(results), "--tasks", "itabench_*_it", "itabench_*_en", "--output", str(tmp_path / "figure")]
-    assert figures(suites) == 0
-    with open(tmp_path / "figure/figure.csv", encoding="utf-8", newline="") as stream:
-        drawn = {(row["panel"], row["line"], float(row["x"])): float(row["y"]) for row in csv.DictReader(stream)}
-    for language in ("it", "en"):
-        for step in (20, 60):
-            found = json.loads((results / f"sava-{step}/result.json").read_text())["tasks"]
-            mean = sum(100 * headline_score(found[f"itabench_{name}_{language}"])["value"] for name in SIX) / 6
-            line = next(line for panel, line, x in drawn if panel == f"itabench_*_{language} (6 tasks)" and line.startswith("sava"))
-            assert drawn[f"itabench_*_{language} (6 tasks)", line, float(step)] == pytest.approx(mean)
-
-
-SIX = ("arc_easy", "boolq", "hellaswag", "mmlu", "piqa", "sciq")
