@@ -60,8 +60,8 @@ with quiet_imports():
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.kept_saves import Gathering, KeptSave, RunState, can_be_kept, distributed_optimizer, rest_of_optimizer
     from recipes.training.loggers import TENSORBOARD_NAME, finish, forget_points, make_loggers
-    from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
+    from recipes.training.metrics import StepLoss
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import DocumentSamples, PassesDataModule
 

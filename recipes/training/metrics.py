@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,9 @@ from megatron.core.transformer.moe.moe_utils import (
     get_moe_layer_wise_logging_tracker,
     reduce_aux_losses_tracker_across_ranks,
 )
+from nemo.lightning.megatron_parallel import MaskedTokenLossReduction
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.second_head import SecondHead, second_head_of
@@ -330,3 +332,15 @@ class LanguageFacts:
 
 
 FactsOfSamples = Callable[[Any, int], Mapping[str, Any]]
+
+
+class StepLoss(MaskedTokenLossReduction):  # type: ignore[misc]
+    """NeMo's mean over the tokens of a step that count, which asks the GPU for the number of tokens of every micro batch."""
+
+    def reduce(self, losses_reduced_per_micro_batch: Sequence[dict[str, Any]]) -> Tensor:
+        """The mean in nats, a scalar on the device; every rank of the last pipeline stage takes part."""
+        if not losses_reduced_per_micro_batch:
+            return torch.zeros((), device="cuda")
+        total: Tensor = torch.stack([sums["loss_sum_and_ub_size"] for sums in losses_reduced_per_micro_batch]).sum(dim=0)
+        torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+        return total[0] / total[1]
