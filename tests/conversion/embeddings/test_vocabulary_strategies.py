@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import AddedToken
-from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
+from tokenizers import AddedToken, Tokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM, PreTrainedTokenizerFast
 
 from common.artifacts import check_files, read_manifest
 from conversion.embeddings import METHODS
+from conversion.gguf.file import GGUFFile
+from conversion.gguf.tokenizer import read_tokenizer
 from conversion.transfer import main
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_digest
 from data_prep.train_tokenizer import train_tokenizer
-from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like, unigram
+from recipes.projects.smollm2 import cached_path
+from tests.conversion.embedding_fixtures import (
+    byte_level,
+    demo_text,
+    opt_config,
+    opt_tensors,
+    save_checkpoint,
+    sentencepiece_like,
+    unigram,
+    wrap,
+)
+from tests.processes import ROOT
 
 INPUT = "model.decoder.embed_tokens.weight"
 SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
@@ -318,30 +332,75 @@ def swap(folders: dict[str, Path], output: Path, *options: str, source: str = "t
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece bpe", "unigram"])
 def test_swap_gives_ids_of_tokens_that_go_to_new_ones(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    """Ids, rows, table and configs of all others stay; text without what went or came has the ids that it had; all comes back."""
     source = folders["untied"]
     if kind != "byte-level":
         source = tmp_path / "source"
         made = {"sentencepiece bpe": sentencepiece_like, "unigram": unigram}[kind](demo_text("en"), num_tokens=600)
         config = opt_config(len(made) + PADDING, tied=False)
         save_checkpoint(source, config, opt_tensors(config), made)
-    changed = {**folders, "source": source}
-    assert swap(changed, tmp_path / "out", "--source-text", str(folders["en"]), source="source") == 0
-    before, after = load_tokenizer(source), load_tokenizer(tmp_path / "out")
-    lines = [line.split("\t") for line in (tmp_path / "out/swapped_tokens.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
+    assert swap({**folders, "source": source}, tmp_path / "out", "--source-text", str(folders["en"]), source="source") == 0
+    assert require_swapped(source, tmp_path / "out", num_new=40) > 100
+    facts = read_manifest(tmp_path / "out").facts["vocabulary"]  # type: ignore[union-attr]
+    assert facts["num_reached"] == 40 and facts["held_out_text"]["num_tokens_after"] < facts["held_out_text"]["num_tokens_before"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["OPT", "Mistral", "SmolLM2", "like Gemma", "like Qwen"])
+def test_swap_in_tokenizers_of_models(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Published ones where they are on this machine; Gemma's kind (SentencePiece, bytes, all spaces kept) and Qwen's (NFC, digits alone) by training."""
+    tokenizer = published_tokenizer(name, tmp_path / "tokenizer")
+    config = opt_config(rows_needed(tokenizer) + PADDING, tied=False)
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), tokenizer)
+    options = ("--new-tokens", "400", "--method", "mean", "--text", str(folders["sl"]), "--source-text", str(folders["en"]))
+    assert run({"source": tmp_path / "source"}, tmp_path / "out", "swap", *options, source="source") == 0
+    assert require_swapped(tmp_path / "source", tmp_path / "out", num_new=400) > 100
+
+
+def published_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerFast:
+    """A tokenizer as a model has it; the test is skipped where it is not here."""
+    english = ROOT / "recipes/demo_text/en.train.txt"
+    if name == "like Gemma":
+        train_tokenizer(Documents([english]), folder, vocab_size=3000)
+        return load_tokenizer(folder)
+    if name == "like Qwen":
+        tokenizer = byte_level(english.read_text(encoding="utf-8"), num_tokens=3000)
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        words = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        bytes_alone = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        cut = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+        description |= {"normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_alone]}}
+        return wrap(Tokenizer.from_str(json.dumps(description)), {"eos": "<|endoftext|>", "pad": "<|endoftext|>"})
+    if name == "SmolLM2":
+        if not cached_path().is_file():
+            pytest.skip("SmolLM2's file is not in the cache; `make demo` fetches it")
+        return read_tokenizer(GGUFFile.open(cached_path()).metadata, name)
+    shared = os.environ.get("SCION_SHARED_DATA")
+    if not shared:
+        pytest.skip("SCION_SHARED_DATA does not name a folder with the tokenizers of OPT and Mistral")
+    return load_tokenizer(Path(shared) / "tokenizers" / {"OPT": "opt_gpt2_bpe", "Mistral": "mistral_v1"}[name])
+
+
+def require_swapped(source: Path, output: Path, *, num_new: int) -> int:
+    """Ids, rows, table and configs of all others stay; text without what went or came has the ids that it had; all comes back.
+
+    Returns:
+        how many texts had none of these tokens.
+    """
+    before, after = load_tokenizer(source), load_tokenizer(output)
+    lines = [line.split("\t") for line in (output / "swapped_tokens.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
     free = {int(token_id) for token_id, _, _ in lines}
-    assert len(free) == 40
+    assert len(free) == num_new
     spelled = after.backend_tokenizer.id_to_token
     for token_id, old, new in lines:
         assert before.backend_tokenizer.id_to_token(int(token_id)) == old != new == spelled(int(token_id))
     assert all(spelled(i) == token for token, i in before.get_vocab().items() if i not in free)
-    old_rows, new_rows = tensors_of(source), tensors_of(tmp_path / "out")
+    old_rows, new_rows = tensors_of(source), tensors_of(output)
     assert old_rows.keys() == new_rows.keys()
     for name, rows in old_rows.items():
         same = [i for i in range(len(rows)) if i not in free] if name in (INPUT, "lm_head.weight") else slice(None)
         assert rows.shape == new_rows[name].shape and torch.equal(rows[same], new_rows[name][same])
     assert not torch.equal(old_rows[INPUT], new_rows[INPUT])
-    config, other = (json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "out"))
+    config, other = (json.loads((folder / "config.json").read_text()) for folder in (source, output))
     assert config == other
     num_same = 0
     for text in (*demo_text("sl").splitlines()[:300], *demo_text("en").split()[:1000], "x  \u00e9\u4e2d\n\t1234"):
@@ -350,9 +409,7 @@ def test_swap_gives_ids_of_tokens_that_go_to_new_ones(folders: dict[str, Path], 
         if not free & {*first, *second}:
             assert first == second
             num_same += 1
-    assert num_same > 100
-    facts = read_manifest(tmp_path / "out").facts["vocabulary"]  # type: ignore[union-attr]
-    assert facts["num_reached"] == 40 and facts["held_out_text"]["num_tokens_after"] < facts["held_out_text"]["num_tokens_before"]
+    return num_same
 
 
 def test_what_swap_takes_and_shows(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
