@@ -12,7 +12,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from eval.running.asking import Stem, most_together, stems_of
+from eval.running.beginnings import Stem, most_together, stems_of
 from eval.running.encoding import Encoder, FinishedTexts, Pair
 
 _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from eval.running.asking import Stem, stems_of
+from eval.running.beginnings import Stem, stems_of
 
 
 def test_choices_of_a_question_share_it() -> None:
