@@ -28,9 +28,7 @@ from recipes.rules.schema import raise_all
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plan, check and print; then run."""
-    parser = command.parser(
-        __doc__, prog="recipes.run", example="python -m recipes.run recipes/pipelines/bundled/demo.yaml --until tokenizer"
-    )
+    parser = command.parser(__doc__, prog="recipes.run", example="python -m recipes.run recipes/projects/demo_tiny.yaml --until tokenizer")
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="in place of what a project says, such as training.steps=20")
     parser.add_argument("--eject", type=Path, metavar="FILE", help="write all stages of a project as a pipeline file, and run nothing")

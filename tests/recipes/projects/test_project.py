@@ -313,7 +313,7 @@ def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ValueError, match=sentence):
             load_project(place / "slovene.yaml", [override])
     with pytest.raises(ValueError, match=r"is for a project, and .* is a pipeline"):
-        run.main([str(ROOT / "recipes/pipelines/bundled/demo.yaml"), "seed=1"])
+        run.main([str(ROOT / "recipes/pipelines/bundled/sweep.yaml"), "seed=1"])
 
 
 def test_the_ejected_pipeline_is_the_same(place: Path) -> None:
