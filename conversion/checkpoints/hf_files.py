@@ -264,6 +264,8 @@ def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of transformers 5 in a configuration are in those of 4; empty where it has none."""
     scaling, parameters = _mapping(config.get("rope_scaling")), _mapping(config.get("rope_parameters"))
     told: dict[str, Any] = {}
+    if any(isinstance(value, dict) for value in parameters.values()) and config.get("model_type") not in _TWO_ROTATIONS:
+        return {}  # of a class that transformers 4 does not have, and 5 would take its words for these
     if "sliding_attention" in parameters:  # a base for layers with a window, and another for those without
         told["rope_local_base_freq"] = _mapping(parameters["sliding_attention"]).get("rope_theta")
         parameters = _mapping(parameters.get("full_attention"))
@@ -274,6 +276,10 @@ def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
     if others and (others != {"rope_type": "default"} or config.get("model_type") in DEFAULT_ROPE_SCALING):
         told["rope_scaling"] = others
     return told
+
+
+# Types whose layers with a window rotate otherwise, for which transformers 4 has words of its own.
+_TWO_ROTATIONS = (None, "gemma3_text", "gemma3n_text", "modernbert")
 
 
 def _expert_words(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging
@@ -39,7 +40,7 @@ def stock_logits(directory: Path) -> torch.Tensor:
     is_masked = config.model_type in FAMILIES and FAMILIES[config.model_type].masked
     library: Any = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
     if getattr(config, "vision_config", None) is not None and config.model_type not in FAMILIES:
-        from transformers import AutoModelForImageTextToText as library
+        library = transformers.AutoModelForImageTextToText
     with torch.inference_mode():
         # The other attentions leave out Gemma 2's caps; the slopes of Apertus's activation are in bfloat16 in one version.
         model = (
@@ -68,12 +69,10 @@ def save(folder: Path) -> None:
 
 def save_new(folder: Path) -> None:
     """Write a model of each family of `new_families`, whose tensors are those that its table names."""
-    from transformers import AutoModelForImageTextToText
-
     tokenizer = byte_level(demo_text("en")[:5000], num_tokens=270, specials=SPECIALS)
     for name, new in NEW.items():
         torch.manual_seed(0)
-        library: Any = AutoModelForImageTextToText if "text_config" in new.config else AutoModelForCausalLM
+        library: Any = transformers.AutoModelForImageTextToText if "text_config" in new.config else AutoModelForCausalLM
         said = {key: value for key, value in config_of(name, len(tokenizer) + 3).items() if key != "model_type"}
         model = library.from_config(AutoConfig.for_model(new.model_type, **said)).eval()
         for parameter in model.parameters():
