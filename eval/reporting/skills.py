@@ -11,7 +11,7 @@ from pathlib import Path
 from common.figure_style import drawn
 from common.pages import Drawing, rendered
 from common.tables import markdown_table
-from eval.reporting import plots
+from eval.reporting import charts
 from eval.reporting.charts import Point
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import Line, Test, difference_texts, lines, paired_tests
@@ -99,20 +99,20 @@ class Skills:
             parts += [f"## {name}", self.finding(name), markdown_table(*self.scores(name)), markdown_table(*self.changes(name))]
         return "\n\n".join(parts) + "\n"
 
-    def panels(self) -> list[plots.Panel]:
+    def panels(self) -> list[charts.Panel]:
         """A panel for each measure over the weight."""
         return [self._panel(line) for line in self.lines]
 
-    def _panel(self, line: Line) -> plots.Panel:
+    def _panel(self, line: Line) -> charts.Panel:
         drawn_lines = []
         for series, (name, models) in enumerate(self.grafts.items()):
             scored = {weight: score for weight, model in models.items() if (score := line.score(model)) is not None}
             points = tuple(Point(weight, score.value, score.low, score.high) for weight, score in scored.items())
-            drawn_lines.append(plots.Line(name, series, points))
+            drawn_lines.append(charts.Line(name, series, points))
         for series, model in enumerate(self.references, start=len(self.grafts)):
             if (score := line.score(model)) is not None:
-                drawn_lines.append(plots.Line(model.name, series, (Point(0, score.value),), is_level=True))
-        return plots.Panel(_label(line), "weight of the merge", "bits" if line.is_text else "percent", tuple(drawn_lines))
+                drawn_lines.append(charts.Line(model.name, series, (Point(0, score.value),), is_level=True))
+        return charts.Panel(_label(line), "weight of the merge", "bits" if line.is_text else "percent", tuple(drawn_lines))
 
 
 def _report(models: Sequence[Evaluated]) -> Report:
@@ -137,7 +137,7 @@ def _change(test: Test | None) -> str:
 def write_skills(skills: Skills, directory: Path, *, title: str) -> None:
     """Write skills.html, .md, .csv, .png and .svg."""
     panels = skills.panels()
-    light, dark = drawn(lambda palette: plots.draw(panels, palette), directory / "skills.png")
+    light, dark = drawn(lambda palette: charts.draw(panels, palette), directory / "skills.png")
     (directory / "skills.svg").write_bytes(light)
     (directory / "skills.md").write_text(skills.markdown(title), encoding="utf-8")
     drawing = Drawing(
