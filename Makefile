@@ -41,7 +41,7 @@ help:
 	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
 	@echo "make check     lint and types only"
-	@echo "make bench TEXT='a.jsonl.gz b.jsonl.gz'  every command beside its peers and limits, into benchmark_output/ (docs/benchmarks.md)"
+	@echo "make bench TEXT='a.jsonl.gz b.jsonl.gz'  every command beside its peers and limits, into benchmark_output/ (docs/results/benchmarks.md)"
 
 $(READY): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed; install Python 3.11 with venv or set PYTHON=..." >&2; exit 2; }
@@ -107,7 +107,7 @@ $(BRIDGE_VENV)/.ready: requirements-bridge.txt
 
 bridge-environment: $(BRIDGE_VENV)/.ready
 
-# Passes with transformers 5 as with 4 (docs/leaving-nemo.md, which says what is left out and why).
+# Passes with transformers 5 as with 4 (docs/publishing.md, which says what is left out and why).
 IN_BOTH := bits_per_byte chat_template colexnet config_ids dist_checkpoint edit_vocabulary embeddings_factorisation embeddings_methods \
 	embeddings_nearest embeddings_references embeddings_translation embeddings_vocabulary embeddings_word_text factorised_model families from_gguf \
 	hf_checkpoint hf_model learned_methods mapping matching_pursuit model_card

@@ -1,7 +1,7 @@
 """All tables and figures of the four papers: the commands that fill each, and with --run whether they come out in the paper's form.
 
 A row works if its own commands ran, on tiny models and made rows in published form, and what they left has the form that
-`paper_forms.yaml` describes: rows, columns in order, units, intervals, marks, panels.  --write puts what came into docs/papers.md.
+`paper_forms.yaml` describes: rows, columns in order, units, intervals, marks, panels.  --write puts what came into docs/results/papers.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATES = {
     FAILS: "a command ended with an error, or what came has another form",
     DRAWING: "illustrates the method; there is nothing to measure",
 }
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "papers.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "results" / "papers.md"
 BEGIN, END = "<!-- rows -->", "<!-- end -->"
 
 
@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("paper", nargs="?", choices=tuple(PAPERS), help="one paper (default: all)")
     parser.add_argument("--run", nargs="*", metavar="NAME", help="run these rows, such as 'gams T1' (default: all, or all of the paper)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="new folder for what the rows leave (default: none is kept)")
-    parser.add_argument("--write", action="store_true", help="put the list with its states into docs/papers.md")
+    parser.add_argument("--write", action="store_true", help="put the list with its states into docs/results/papers.md")
     arguments: argparse.Namespace = parser.parse_args(argv)
     items = [item for item in ITEMS if arguments.paper in (None, item.name.split()[0])]
     if unknown := set(arguments.run or ()) - {item.name for item in items}:

@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))
 from common.door import STAGES, Command, commands  # noqa: E402 (the checkout first)
 from common.python_path import python_path  # noqa: E402
 
-_PAGE = re.compile(r"`docs/([\w-]+\.md)`")
+_PAGE = re.compile(r"`docs/([\w/-]+\.md)`")
+_FILES_OF_THE_CHECKOUT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
@@ -30,7 +31,8 @@ def on_files(files: Any, config: Any) -> Any:
     pages = {f"reference/{stage}.md": stage_page(stage, {c: text for c, text in helps.items() if c.stage == stage}) for stage in STAGES}
     pages["reference/recipe_keys.md"] = recipe_keys_page()
     pages["reference/project_keys.md"] = project_keys_page()
-    pages["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    pages["reference/recipe_sources.md"] = recipe_sources_page()
+    pages |= {page: (ROOT / file).read_text(encoding="utf-8") for page, file in _FILES_OF_THE_CHECKOUT.items()}
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -75,6 +77,13 @@ def project_keys_page() -> str:
 
     rows = "\n".join(f"| `{name}` | {key.default or ''} | {key.meaning.replace('|', '&#124;')} |" for name, key in keys().items())
     return f"# Keys of a project\n\nAs `scion explain` prints them.\n\n| key | default | what it is |\n|---|---|---|\n{rows}\n"
+
+
+def recipe_sources_page() -> str:
+    """Every setting of the published runs with its source, from the comments of their YAML files."""
+    from recipes.sources import tables
+
+    return f"# Sources of every setting\n\n\"Our choice\" marks what a paper leaves open.\n\n{tables()}\n"
 
 
 def recipe_keys_page() -> str:

@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
-    parser.add_argument("--rehearse", action="store_true", help="count the memory of ranks on simulated GPUs too (docs/rehearsal.md)")
+    parser.add_argument("--rehearse", action="store_true", help="count the memory of ranks on simulated GPUs too (docs/planner.md)")
     parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
     parser.add_argument(
         "--write-gb-per-second", type=float, default=costs.WRITE_RATE / 1e9, metavar="X", help="of checkpoints (default: 2)"

@@ -1,4 +1,4 @@
-"""Print where every setting of the published runs comes from, as the tables of docs/recipes.md: the comments of their YAML files."""
+"""Print where every setting of the published runs comes from, as tables: the comments of their YAML files."""
 
 from __future__ import annotations
 

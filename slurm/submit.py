@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="play ranks of the run on simulated GPUs first, and refuse it if that fails or does not fit (docs/rehearsal.md)",
+        help="play ranks of the run on simulated GPUs first, and refuse it if that fails or does not fit (docs/planner.md)",
     )
     parser.add_argument("--submit", action="store_true", help="send it")
     arguments = parser.parse_intermixed_args(argv)

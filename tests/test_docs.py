@@ -67,8 +67,9 @@ def test_the_reference_is_what_the_commands_say(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pages_that_name_each_other_are_linked(site: Path) -> None:
-    assert '<a href="service.html">' in (site / "checkpoint-tools.html").read_text(encoding="utf-8")
+def test_files_that_name_pages_are_linked(site: Path) -> None:
+    """CONTRIBUTING.md names `docs/conversion.md`, as it is read in an editor."""
+    assert '<a href="conversion.html">' in (site / "contributing.html").read_text(encoding="utf-8")
 
 
 def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
@@ -107,11 +108,43 @@ def test_the_tutorial_from_beginning_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "tutorial/report").is_dir()
 
 
+# Words (with a letter; of tables and code too) that a page may have.
+MOST_WORDS = {
+    "index": 400, "quick-start": 800, "tutorial": 1500, "project": 2000, "data": 4000, "tokenizers": 2000, "embeddings": 3000, "choosing": 1500,
+    "conversion": 3000, "training": 5000, "planner": 2000, "slurm": 3000, "evaluation": 3500, "publishing": 1500, "glossary": 800,
+}  # fmt: skip
+MOST_WORDS_OF_RESULTS = 12_000
+
+
+def _num_words(path: Path) -> int:
+    return sum(any(letter.isalpha() for letter in word) for word in re.split(r"[\s|]+", path.read_text(encoding="utf-8")))
+
+
+def test_no_page_has_more_words_than_somebody_reads() -> None:
+    words = {path.stem: _num_words(path) for path in (ROOT / "docs").glob("*.md")}
+    assert words.keys() == MOST_WORDS.keys()
+    assert {page: count for page, count in words.items() if count > MOST_WORDS[page]} == {}
+    assert sum(_num_words(path) for path in (ROOT / "docs/results").glob("*.md")) <= MOST_WORDS_OF_RESULTS
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_lines_of_pages_fit_a_screen() -> None:
+    """Prose; a table's row and a command are one line."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    long = [
+        f"{page.name}: {line[:60]}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if len(line) > 120 and not line.startswith(("|", "    ", "!", "- `python", "["))
+    ]
+    assert long == []
+
+
 def test_files_that_are_named_exist() -> None:
     path = re.compile(
         r"(?<![\w./-])((?:tests|benchmarks|common|data_prep|conversion|recipes|eval|slurm|nemo_patches)/[\w/-]+\.(?:py|yaml|tsv|c|md))\b"
     )
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     gone = [
         f"{page.name}: {name}" for page in pages for name in path.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()
     ]

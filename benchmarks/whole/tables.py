@@ -88,7 +88,7 @@ def markdown(results: Results) -> str:
 
 
 def documentation(results: Results) -> str:
-    """The part of docs/benchmarks.md that a run fills: how each stage compares in a line, then all figures, section by section."""
+    """The part of docs/results/benchmarks.md that a run fills: how each stage compares in a line, then all figures, section by section."""
     parts = [state(results), markdown_table(GLANCE_HEADER, list(glance_rows(results)), text_columns=1)]
     for title, cases in sections(results):
         parts += [f"### {title}", markdown_table(HEADER, rows_of(results, cases), text_columns=2)]

@@ -233,7 +233,7 @@ class TransferRequest:
     )
     as_published: bool | None = _option(
         "--as-published",
-        "do as the published code of the method where that is otherwise than its paper or than we do (docs/transfer.md)",
+        "do as the published code of the method where that is otherwise than its paper or than we do (docs/embeddings.md)",
         kind="another way in the published code",
         action="store_const",
         const=True,

@@ -24,13 +24,13 @@ from recipes.runs.run_state import read_run_state
 _MB, _GB = 1e6, 1e9
 _TEXTS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".vert", ".gz", ".zst", ".xz")
 _PACKED = {".gz": 2.8, ".zst": 2.8, ".xz": 2.8}  # bytes of text by those of the file, over novels, statutes and news in five languages
-# Of a training on CPUs, by the demo's (docs/demo.md): 4.2e12 operations on two cores in 73 to 99 s, 2.9 to 3.6 GiB a process.
+# Of a training on CPUs, by the demo's (docs/results/demo.md): 4.2e12 operations on two cores in 73 to 99 s, 2.9 to 3.6 GiB a process.
 _CPU_START_SECONDS, _CPU_FLOPS, _RANK_GIB = 12.0, 29e9, 1.3
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Of a command on two cores (docs/benchmarks.md: AMD EPYC, commit 3ca73d0; sizes of outputs: 31 MB of novels, 8,000 tokens, gzip).
+    """Of a command on two cores (docs/results/benchmarks.md: AMD EPYC, commit 3ca73d0; sizes of outputs: 31 MB of novels, 8,000 tokens, gzip).
 
     Attributes:
         start: seconds that it takes with little to do.

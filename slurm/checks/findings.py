@@ -20,7 +20,7 @@ MIN_FREE_GIB = {"/dev/shm": 1, "/tmp": 1}  # NCCL's shared memory; temporary fil
 MIN_SCRATCH_GIB = 100  # a few checkpoints of a 1 B model with optimizer state
 # The oldest driver for each CUDA, with minor-version compatibility: NVIDIA, "CUDA Compatibility", table 1.
 MIN_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
-TORCH = ((2, 8), (2, 13))  # the oldest of the images in docs/images.md, and the one of requirements.txt
+TORCH = ((2, 8), (2, 13))  # the oldest of the images in docs/slurm.md, and the one of requirements.txt
 PINNED = {"nemo-toolkit": "2.7.3", "megatron-core": "0.15.3"}  # what nemo_patches know
 
 
@@ -108,7 +108,7 @@ def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     found = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in packages.get("torch", "0.0").split(".")[:2])
     if not TORCH[0] <= found <= TORCH[1]:
         oldest, newest = (".".join(map(str, bound)) for bound in TORCH)
-        advice = f"{oldest} to {newest} were tried; take an image of docs/images.md"
+        advice = f"{oldest} to {newest} were tried; take an image of docs/slurm.md"
         return Finding("packages", PROBLEM, f"torch {packages.get('torch', 'is missing')}", advice)
     return Finding("packages", OK, next(iter(versions)))
 

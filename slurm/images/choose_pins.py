@@ -83,7 +83,7 @@ def choose(pins: Mapping[str, str], installed: Mapping[str, str], *, without_nem
         ValueError: if the image has no torch, so that it is none to build on.
     """
     if "torch" not in installed:
-        raise ValueError("the image has no torch; start from one of docs/images.md, or give its Python by PYTHON=/path/to/python")
+        raise ValueError("the image has no torch; start from one of docs/slurm.md, or give its Python by PYTHON=/path/to/python")
     patterns = (*KEPT, *keep)
     kept = {name: version for name, version in installed.items() if _matches(name, patterns)}
     unwanted = {name for name in pins if without_nemo and _matches(name, NEMO_ONLY)}

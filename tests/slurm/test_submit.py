@@ -67,9 +67,9 @@ def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, in
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_of_the_workflow_plans(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+def test_the_command_of_the_docs_plans(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     """As it stands there, but for the places of its files and a sequence that the smaller model of the tests can take."""
-    [line] = [line for line in (ROOT / "docs/workflow.md").read_text().splitlines() if line.startswith("    python -m slurm.submit")]
+    [line] = [line for line in (ROOT / "docs/slurm.md").read_text().splitlines() if line.startswith("    python -m slurm.submit")]
     for there, here in {"work/small/nemo": inputs.checkpoint, "work/small/data": inputs.data, "work/small/run": tmp_path / "run"}.items():
         line = line.replace(there, str(here))
     _, *words = shlex.split(line)

