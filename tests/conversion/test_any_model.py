@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_swapped_tokens_have_a_vector_per_layer_too(tokenizer: Any, tmp_path: Pa
 # -- where the matrices are ------------------------------------------------------------------------------------------------
 
 
-def changed(directory: Path, add: dict[str, tuple[int, ...]], drop: tuple[str, ...] = (), **config: Any) -> Path:
+def changed(directory: Path, add: Mapping[str, tuple[int, ...]], drop: tuple[str, ...] = (), **config: Any) -> Path:
     tensors = {key: tensor for key, tensor in load_file(directory / WEIGHTS).items() if key not in drop}
     save_file(tensors | {key: torch.ones(shape) for key, shape in add.items()}, directory / WEIGHTS, metadata={"format": "pt"})
     said = json.loads((directory / "config.json").read_text())

@@ -159,7 +159,7 @@ def transferred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every closed method and every strategy of a vocabulary, in both versions."""
     root = tmp_path_factory.mktemp("transferred")
     folders = transfer_folders(root)
-    commands = [transfer_arguments(folders, root / "{side}" / method, method=method) for method in CLOSED]
+    commands: list[list[Any]] = [transfer_arguments(folders, root / "{side}" / method, method=method) for method in CLOSED]
     for name, options in STRATEGIES.items():
         tokenizer = [] if name != "union" else ["--tokenizer", folders["target"]]
         words = ["--source", folders["untied"], *options, *tokenizer, *(["--text", folders["text"]] if name != "union" else [])]
