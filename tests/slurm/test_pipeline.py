@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
+from recipes import run
 from recipes.pipelines.file import pipeline_from_mapping
 from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine
-from recipes.pipelines.work import Choice, find_work
+from recipes.pipelines.work import find_work
 from slurm import status, stop, sweep
+from slurm.chains.submissions import jobs_of
 from slurm.jobs.job import ROOT
 from slurm.jobs.queue import cancel_jobs
 from slurm.sites.cluster import Cluster
 from slurm.stages.pipeline_submission import submit_pipeline
 from tests.conftest import Inputs
+from tests.recipes.projects import tiny_project
 from tests.slurm.chains import still_there
 from tests.slurm.running_slurm import RunningSlurm
 
@@ -105,27 +109,29 @@ def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_p
 
 
 @pytest.mark.long
-def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = yaml.safe_load((ROOT / "recipes" / "pipelines" / "bundled" / "demo.yaml").read_text())
-    content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["focus"], "step": [5, 10]}}
-    for name, steps in (("en_train", 10), ("train", 10)):
-        content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} schedule.warmup_steps=2 run.checkpoint_every_steps=5"
-    content["stages"]["en_model"]["command"] = content["stages"]["en_model"]["command"].replace("0000200", "0000010")
-    pipeline = pipeline_from_mapping(content)
-    job_ids = submit_pipeline(find_work(pipeline), environment)
-    assert sum(map(len, job_ids.values())) == 21, "15 stages, of which two are chains of three and two are arrays of two"
-    wait_for_end(job_ids, timeout_seconds=540)
-    code = status.main([str(tmp_path / "work")])
-    told = capsys.readouterr().out
-    logs = {path.name: path.read_text(errors="replace")[-1500:] for path in (tmp_path / "work" / "logs").glob("*.log")}
-    assert code == 0 and "17 complete" in told, f"{told}\n{logs}"
-    assert (tmp_path / "work" / "report" / "learning_curves.html").exists()
-    assert submit_pipeline(find_work(pipeline), environment) == {}
-
-    here = pipeline_from_mapping(content | {"work_dir": str(tmp_path / "here")})
-    assert LocalRun(find_work(here, Choice(until="en_model")), Machine.here(), {}).run() == 0
-    trained = Path("en", "hf", "model.safetensors")
-    assert (here.root / trained).read_bytes() == (pipeline.root / trained).read_bytes()
+def test_a_project_ends_with_the_same_numbers_as_on_this_machine(
+    environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, here = tmp_path / "work", tmp_path / "here"
+    settings = [f"runtime.venv={sys.prefix}", "cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480"]
+    words = [
+        *tiny_project.words(work),
+        "--on",
+        "local",
+        "--account",
+        "scion",
+        *(f"--set={one}" for one in (*settings, "cpu.time_limit=24:00:00")),
+    ]
+    assert run.main([*words, "--submit"]) == 0 and "jobs for 19 stages" in capsys.readouterr().out
+    job_ids = {"all": tuple(job.job_id for job in jobs_of(work))}
+    wait_for_end(job_ids, timeout_seconds=1500)
+    code, told = status.main([str(work)]), capsys.readouterr().out
+    logs = {path.name: path.read_text(errors="replace")[-1500:] for path in (work / "logs").glob("*.log")}
+    assert code == 0 and "19 complete" in told, f"{told}\n{logs}"
+    assert run.main([*words, "--submit"]) == 0 and "everything is complete" in capsys.readouterr().out
+    assert run.main(tiny_project.words(here)) == 0
+    assert tiny_project.numbers(work) == tiny_project.numbers(here)
+    assert (work / "index.html").is_file()
 
 
 @pytest.mark.long
@@ -133,8 +139,8 @@ def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
     environment: Cluster, inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "recipes" / "pipelines" / "bundled" / "sweep.yaml").read_text()
-    for name, path in (("en/hf", inputs.hf), ("sl/tokenizer", inputs.tokenizer), ("sl/data", inputs.data)):
-        text = text.replace(f"pipeline_output/{name}", str(path))
+    for name, path in (("model/hf", inputs.hf), ("tokenizer", inputs.tokenizer), ("data/vocabulary/sl", inputs.data)):
+        text = text.replace(f"demo_tiny_output/{name}", str(path))
     content = yaml.safe_load(text.replace("0000100", "0000004").replace("_steps=100", "_steps=4"))
     content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["random", "focus"], "seed": [1, 2]}}
     content["stages"]["train"]["train"]["overrides"] += " data.sequence_length=64 schedule.warmup_steps=1"
