@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -179,8 +179,15 @@ def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Pat
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, key: value}))
     (tmp_path / "w.yaml").write_text("chat: {'nothing.*': 1}\n")
+    narrow = tmp_path / "narrow"
+    shutil.copytree(chat, narrow)
+    held = tensors(narrow)
+    save_file({**held, "model.norm.weight": held["model.norm.weight"][:16].clone()}, narrow / "model.safetensors", {"format": "pt"})
     rows = {
         "name it with --base": ["--method", "ties", "--models", chat],
+        "--method task-arithmetic adds differences to a base model; name it with --base": ["--add", chat, "--to", maths],
+        "nothing does not exist": ["--base", tmp_path / "nothing", "--add", chat, "--to", maths],
+        "model.norm.weight is .* only models of one shape": ["--method", "linear", "--models", chat, narrow],
         "name it with --to": ["--base", base, "--add", chat],
         "give --method": ["--models", chat, maths],
         "leave them out": ["--method", "linear", "--models", chat, maths, "--base", base],
