@@ -20,6 +20,7 @@ STAGES: dict[str, Made] = {
     "transfer": checkpoint_cases.transfer_cases,
     "compare": checkpoint_cases.compare_case,
     "convert": checkpoint_cases.conversion_cases,
+    "merge": checkpoint_cases.merge_cases,
     "from_gguf": checkpoint_cases.from_gguf_case,
     "verify": checkpoint_cases.verify_case,
     "plan": training_cases.plan_case,

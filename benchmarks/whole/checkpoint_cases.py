@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.whole.case import Case, Contender, copy_of, ours, passes, script
 from benchmarks.whole.material import PEERS_OF_CONVERSION, Material
@@ -86,6 +89,33 @@ def _nemo_converter(module: str, material: Material) -> Contender:
     direction = "import" if module == "hf_to_nemo" else "export"
     source = material.checkpoint("bfloat16") if direction == "import" else material.checkpoint_by_nemo
     return Contender(f"NeMo's {direction}er", "peer", lambda output: [sys.executable, PEERS_OF_CONVERSION, direction, source, output])
+
+
+def merge_cases(material: Material, peers: str) -> list[Case]:
+    """Two models and their base of one shape and dtype, beside mergekit's own command and a copy of what is written."""
+    cases = []
+    for dtype in material.dtypes:
+        base, *models = (material.checkpoint(dtype, seed) for seed in (0, 1, 2))
+        for method, theirs, density in (("linear", "linear", None), ("task-arithmetic", "task_arithmetic", None), ("ties", "ties", 0.4)):
+            words = ["--method", method, "--models", *(f"{model}:0.5" for model in models)]
+            words += [] if method == "linear" else ["--base", str(base)]
+            words += [] if density is None else ["--density", str(density)]
+            whole = ours("conversion.merge", *words)
+            mergekit = _mergekit(material, peers, theirs, dtype, base=None if method == "linear" else base, models=models, density=density)
+            gigabytes = 3 * material.checkpoint_gigabytes(dtype) if method != "linear" else 2 * material.checkpoint_gigabytes(dtype)
+            cases.append(Case(f"merge --method {method}, {material.shape} {dtype}", gigabytes, "GB", (whole, mergekit, copy_of(base)), 3))
+    return cases
+
+
+def _mergekit(
+    material: Material, peers: str, method: str, dtype: str, *, base: Path | None, models: Sequence[Path], density: float | None
+) -> Contender:
+    parameters = {"weight": 0.5, **({} if density is None else {"density": density})}
+    config: dict[str, Any] = {"merge_method": method, "models": [{"model": str(model), "parameters": parameters} for model in models]}
+    config |= {"dtype": dtype, **({} if base is None else {"base_model": str(base)})}
+    path = material.work / f"{method}.{dtype}.yaml"
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    return Contender("mergekit", "peer", lambda output: [peers, "-m", "mergekit.scripts.run_yaml", path, output], needs="mergekit")
 
 
 def from_gguf_case(material: Material, peers: str) -> Case:

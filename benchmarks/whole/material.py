@@ -148,13 +148,13 @@ class Material:
         """The real model for NeMo."""
         return made(self.work / "model.nemo", "conversion.hf_to_nemo", "--input", self.real_model)
 
-    def checkpoint(self, dtype: str) -> Path:
+    def checkpoint(self, dtype: str, seed: int = 0) -> Path:
         """Hugging Face folder of the shape, of random weights."""
-        folder = self.work / f"{self.shape}.{dtype}"
+        folder = self.work / f"{self.shape}.{dtype}{f'.{seed}' if seed else ''}"
         if not folder.exists():
             partial = self.work / f".{folder.name}"
             shutil.rmtree(partial, ignore_errors=True)
-            words = ["-m", "benchmarks.whole.random_checkpoint", partial, self.shape, dtype, self.tokenizer]
+            words: list[str | Path] = ["-m", "benchmarks.whole.random_checkpoint", partial, self.shape, dtype, self.tokenizer, str(seed)]
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
             partial.rename(folder)
         return folder

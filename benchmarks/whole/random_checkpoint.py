@@ -23,13 +23,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def main(folder: str, shape: str, dtype: str, tokenizer: str) -> None:
+def main(folder: str, shape: str, dtype: str, tokenizer: str, seed: str) -> None:
     """Write one; the end-of-text token is 2."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from conversion.checkpoints.hf_checkpoint import copy_companions
 
+    torch.manual_seed(int(seed))
     config = AutoConfig.for_model(**SHAPES[shape], bos_token_id=1, eos_token_id=2)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     model.save_pretrained(folder)
