@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset
+from eval.protocols.protocol import Protocol, dataset_of
 from eval.protocols.rows import Row, Rows, field
 from eval.protocols.text_overlap import Words, exact_match, italian_answer, rouge_l, word_f1
 
@@ -112,7 +112,7 @@ def _with_language(row: Row, language: str) -> Row:
 
 def load_translated(*, protocol: str, language: str, **metadata: Any) -> DatasetDict:
     """Documents of one ITA-Bench set in one language, asked without examples."""
-    return as_dataset(_translated(protocol, language), **metadata)
+    return dataset_of(_translated(protocol, language), **metadata)
 
 
 SQUAD_IT = Protocol(
@@ -128,7 +128,7 @@ SQUAD_IT = Protocol(
 
 def load_squad(**metadata: Any) -> DatasetDict:
     """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows."""
-    return as_dataset(SQUAD_IT, **metadata)
+    return dataset_of(SQUAD_IT, **metadata)
 
 
 def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

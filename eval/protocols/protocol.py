@@ -135,7 +135,7 @@ def _article_span(protocol: Protocol, row: Row, question: str, *, start: int) ->
     return [start + found, start + found + len(article)]
 
 
-def as_dataset(
+def dataset_of(
     protocol: Protocol,
     *,
     data: str | None = None,
@@ -146,7 +146,7 @@ def as_dataset(
     turns: bool = False,
     **metadata: Any,
 ) -> DatasetDict:
-    """The documents as one split, `test`, as lm-eval wants it; a protocol without examples is asked without them, whatever the metadata say.
+    """The documents for lm-eval; a protocol without examples is asked without them, whatever the metadata say.
 
     Args:
         metadata: what else lm-eval hands over; not used.
@@ -154,12 +154,15 @@ def as_dataset(
     Raises:
         ValueError: as `documents`.
     """
+    shots, turns = (0, False) if protocol.examples is None else (int(shots), turns)
+    return as_dataset(documents(protocol, data=data, shots=shots, seed=int(seed), split=split, items=items, turns=turns))
+
+
+def as_dataset(rows: Sequence[dict[str, Any]]) -> DatasetDict:
+    """One split, `test`, as lm-eval wants it."""
     from datasets import Dataset, DatasetDict
 
-    shots, turns = (0, False) if protocol.examples is None else (int(shots), turns)
-    rows = documents(protocol, data=data, shots=shots, seed=int(seed), split=split, items=items, turns=turns)
-
-    return DatasetDict(test=Dataset.from_list(rows))
+    return DatasetDict(test=Dataset.from_list(list(rows)))
 
 
 def example_pool(candidates: Sequence[Row], evaluated: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset
+from eval.protocols.protocol import Protocol, dataset_of
 from eval.protocols.rows import Rows, field
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SENTA = Protocol(
 
 def load(**metadata: Any) -> DatasetDict:
     """Documents with source and references."""
-    return as_dataset(SENTA, **metadata)
+    return dataset_of(SENTA, **metadata)
 
 
 def score(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset
+from eval.protocols.protocol import Protocol, dataset_of
 from eval.protocols.rows import Row, Rows, field, label_index
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def load(*, protocol: str, wording: str = "2024-10", **metadata: Any) -> Dataset
     Raises:
         ValueError: as `documents`, and for a wording that there is not, of all sets or of this one.
     """
-    return as_dataset(_protocol(protocol, wording), **metadata)
+    return dataset_of(_protocol(protocol, wording), **metadata)
 
 
 def _protocol(name: str, wording: str) -> Protocol:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset
+from eval.protocols.protocol import Protocol, dataset_of
 from eval.protocols.rows import Rows, field
 from eval.protocols.text_overlap import hugging_face_tokenizer, rouge_l
 
@@ -52,7 +52,7 @@ def load(*, language: str, **metadata: Any) -> DatasetDict:
     """
     from data_prep.tokenizers.files import tokenizer_digest
 
-    return as_dataset(_protocol(language, tokenizer_digest(hugging_face_tokenizer())), **metadata)
+    return dataset_of(_protocol(language, tokenizer_digest(hugging_face_tokenizer())), **metadata)
 
 
 def score_runs(document: dict[str, Any], answers: Sequence[Sequence[str]]) -> dict[str, Any]:

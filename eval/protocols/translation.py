@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from eval.protocols.protocol import Protocol, as_dataset
+from eval.protocols.protocol import Protocol, dataset_of
 from eval.protocols.rows import Rows, field
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ def _zero_shot(direction: str) -> Protocol:
 
 def load_few_shot(*, direction: str, **metadata: Any) -> DatasetDict:
     """Documents of one direction, examples from `dev`."""
-    return as_dataset(_few_shot(direction), **metadata)
+    return dataset_of(_few_shot(direction), **metadata)
 
 
 def load_zero_shot(*, direction: str, **metadata: Any) -> DatasetDict:
     """Documents of one direction; `items` of them are drawn by the seed (which 500 the paper took is not published)."""
-    return as_dataset(_zero_shot(direction), **metadata)
+    return dataset_of(_zero_shot(direction), **metadata)
 
 
 def score(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:
