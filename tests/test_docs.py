@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from common import command
-from common.door import commands
+from common.door import STAGES, commands
 from recipes.projects import smollm2
 from tests.processes import ROOT, run_command
 
@@ -25,12 +26,28 @@ FEWER_STEPS = {
 }
 HELD_OUT = ("recipes/demo_text/sl.heldout.txt", "recipes/demo_text/en.heldout.txt")
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+# Pages whose first commands work as pasted in a clone, behind those of another page.
+OPENINGS = {"data": None, "tokenizers": None, "embeddings": None, "conversion": "embeddings", "evaluation": "embeddings", "planner": None}
 
 
 def tutorial_commands() -> list[list[str]]:
     """Words of each `python -m stage.command` of the tutorial, in order."""
-    lines = re.findall(r"^    python -m ((?:data_prep|conversion|recipes|eval)\..*)$", TUTORIAL, re.MULTILINE)
-    return [shlex.split(line) for line in lines]
+    return [words[2:] for words in _commands(TUTORIAL) if re.fullmatch(r"(?:data_prep|conversion|recipes|eval)\..*", words[2])]
+
+
+def _commands(text: str) -> list[list[str]]:
+    """Words of the indented commands of a page, `python -m ...` and `scion ...`, those over several lines joined."""
+    lines = re.sub(r" *\\\n +", " ", text).splitlines()
+    return [shlex.split(line, comments=True) for line in lines if re.match(r"    (?:python -m|scion) \w", line)]
+
+
+def _of_a_module(words: list[str]) -> tuple[str, list[str]] | None:
+    """The module of a command of ours, and its arguments."""
+    if words[0] == "python":
+        return (words[2], words[3:]) if words[2].partition(".")[0] in STAGES else None
+    [module] = [known.module for known in commands() if known.name == words[1]]
+    return module, words[2:]
 
 
 def shorter(word: str, folder: Path) -> str:
@@ -81,10 +98,29 @@ def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
     assert done.returncode != 0 and "gone.md" in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("words", tutorial_commands(), ids=lambda words: words[0])
-def test_commands_of_the_tutorial_are_understood(words: list[str]) -> None:
-    main = importlib.import_module(words[0]).main
-    command.arguments_of(main, words[1:])
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page_are_understood(page: str) -> None:
+    for words in filter(None, map(_of_a_module, _commands((ROOT / page).read_text(encoding="utf-8")))):
+        module, arguments = words
+        command.arguments_of(importlib.import_module(module).main, arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", OPENINGS)
+def test_the_first_commands_of_a_page_work_as_pasted(page: str, tmp_path: Path) -> None:
+    """And print what the page shows; what differs between machines (logits, times) it shows in lines of their own."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    before = OPENINGS[page]
+    for name in (before, page) if before else (page,):
+        first, shown = re.findall(r"(?:^    .*\n)+", (ROOT / f"docs/{name}.md").read_text(encoding="utf-8"), re.MULTILINE)[:2]
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(["bash", "-e"], input=first, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    printed = " ".join(done.stdout.split())
+    lines = [
+        " ".join(line.partition("...")[0].split()) for line in shown.splitlines() if not re.match(r"    [|]|.*largest difference", line)
+    ]
+    assert [line for line in lines if line not in printed] == []
 
 
 @pytest.mark.long
