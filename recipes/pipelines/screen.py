@@ -70,12 +70,15 @@ class Screen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task, state in self._states.items():
+            if state == "running":  # the run has ended it
+                self.note(task, "stopped", "the same command goes on with it")
         self.draw(last=True)
 
     def _line(self, stage: str) -> str:
         states = {task: state for task, state in self._states.items() if task.stage == stage}
         runs = [task for task, state in states.items() if state == "running"]
-        order = ("failed", "running", "waiting", "not started", "done")
+        order = ("failed", "running", "stopped", "waiting", "not started", "done")
         state = next(state for state in order if state in states.values())
         done = f" {list(states.values()).count('done')}/{len(states)}" if len(states) > 1 else ""
         seconds = sum(self._took.get(task, 0.0) for task in states) + sum(time.monotonic() - self._began[task] for task in runs)
