@@ -96,11 +96,17 @@ def suggested(module: str, *words: str | Path) -> str:
 
 def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:
     """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    if skips_bad:
-        parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
     parser.add_argument(
-        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="number of processes (default: all cores)"
+    )
+    if skips_bad:
+        parser.add_argument("--skip-bad", action="store_true", help="skip input that cannot be read and list it, instead of stopping")
+    parser.add_argument(
+        "--max-document-mib",
+        type=int,
+        default=64,
+        metavar="N",
+        help="maximum size of a line or document in MiB; a longer one is an error (default: 64)",
     )
 
 

@@ -1,10 +1,10 @@
 """The `scion` command: `scion transfer ...` is `python -m conversion.transfer ...`, from any directory.
 
 scion                         all commands, stage by stage
-scion transfer --help         of one of them
-scion conversion.inspect ...  where two stages have a command of the name
-scion --version               which version this is
-scion --completion bash       what a shell completes by: source <(scion --completion bash)
+scion transfer --help         help of one command
+scion conversion.inspect ...  where several stages have a command of that name
+scion --version               the installed version
+scion --completion bash       shell completion: source <(scion --completion bash)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Move the weights of a checkpoint between NeMo 2, Megatron-LM and Megatron-Bridge: other names over the same data.
+"""Convert a checkpoint between the layouts of NeMo 2, Megatron-LM and Megatron-Bridge: new tensor names for the same data files.
 
-All three keep Megatron's distributed checkpoints, so no value is read: data files are linked where the file system can (`--copy`
-copies the weights instead) and only the index is written anew.  Optimizer state and random state stay behind.  What the model is
-travels in the folder `context`, which the other two programs ignore; a checkpoint that they have trained is brought back with
-`--context`, a NeMo checkpoint of this project of the same model.
+All three store Megatron's distributed checkpoints, so no weights are read: data files are hard-linked where the file system allows it (`--copy`
+copies them instead) and only the index is rewritten.  Optimizer and random state are left out.  The model's configuration is in the
+folder `context`, which the other two programs ignore; to convert a checkpoint that they have trained back to NeMo, give `--context`, a NeMo
+checkpoint of the same model from this toolkit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from conversion.layouts.moving import LAYOUTS, STAGE, change
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and move."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run --to megatron-bridge --output work/bridge")
-    parser.add_argument("--input", type=Path, required=True, help="checkpoint folder, or one of several, of which the newest is taken")
-    parser.add_argument("--to", choices=LAYOUTS, required=True, help="the program that is to read it")
+    parser.add_argument("--input", type=Path, required=True, help="checkpoint folder, or a folder of several, of which the newest is used")
+    parser.add_argument("--to", choices=LAYOUTS, required=True, help="target layout")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    parser.add_argument("--context", type=Path, metavar="DIR", help="NeMo checkpoint that says what the model is, where the input does not")
-    parser.add_argument("--copy", action="store_true", help="copy the weights even where the files could be linked")
+    parser.add_argument(
+        "--context", type=Path, metavar="DIR", help="NeMo checkpoint of the same model, for inputs without a folder `context`"
+    )
+    parser.add_argument("--copy", action="store_true", help="copy the weights even where the files could be hard-linked")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = change(arguments.input, arguments.output, layout=arguments.to, context_of=arguments.context, copy=arguments.copy)

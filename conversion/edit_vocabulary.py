@@ -1,13 +1,13 @@
-"""Change the token matrices of a Hugging Face checkpoint and nothing else: untie, tie, append rows or tokens, keep some tokens.
+"""Edit only the embedding and output layer of a Hugging Face checkpoint: untie, tie, append rows or tokens, keep some tokens.
 
-`conversion.transfer` gives a model another language's vocabulary; this is for the edits that need no method.  One edit per call:
+For edits that need no embedding initialisation method; `conversion.transfer` gives a model the vocabulary of another language.  One edit per call:
 
-  --untie               the output layer gets a matrix of its own, a copy of the input's
-  --tie                 one matrix for both; refused unless they are equal bit for bit
-  --append-rows N       N rows that no token uses yet
-  --append-tokens FILE  a token per line, added to the tokenizer, with a row each; `new=old` copies the row of an old one, `new=old other` has
-                        their mean (in a JSON list a token is taken as it is)
-  --keep FILE           a JSON list of tokens and ids, or a token per line; what the tokenizer needs to reach them is kept too
+  --untie               give the output layer its own matrix, a copy of the input embedding
+  --tie                 use one matrix for both; refused unless they are equal bit for bit
+  --append-rows N       append N rows that no token uses yet
+  --append-tokens FILE  add the tokens of a file, one per line, with a row each; `new=old` copies the row of an old token, `new=old other`
+                        takes their mean (tokens of a JSON list are taken literally)
+  --keep FILE           keep the tokens of a file, a JSON list of tokens and ids or one token per line, and those that the tokenizer needs for them
 """
 
 from __future__ import annotations
@@ -149,13 +149,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     one = parser.add_mutually_exclusive_group(required=True)
-    one.add_argument("--untie", action="store_true")
-    one.add_argument("--tie", action="store_true")
-    one.add_argument("--append-rows", type=int, metavar="N")
-    one.add_argument("--append-tokens", type=Path, metavar="FILE")
-    one.add_argument("--keep", type=Path, metavar="FILE")
-    parser.add_argument("--new-rows", choices=NEW_ROWS, default="mean", help="mean of the rows of all tokens, or drawn like them")
-    parser.add_argument("--seed", type=int, default=42, help="decides what is drawn (default: 42)")
+    one.add_argument("--untie", action="store_true", help="give the output layer its own matrix")
+    one.add_argument("--tie", action="store_true", help="use one matrix for input embedding and output layer")
+    one.add_argument("--append-rows", type=int, metavar="N", help="number of unused rows to append")
+    one.add_argument("--append-tokens", type=Path, metavar="FILE", help="tokens to add")
+    one.add_argument("--keep", type=Path, metavar="FILE", help="tokens to keep; all others are removed")
+    parser.add_argument(
+        "--new-rows",
+        choices=NEW_ROWS,
+        default="mean",
+        help="initialisation of new rows: mean of all rows, or random with their mean and variance",
+    )
+    parser.add_argument("--seed", type=int, default=42, help="random seed (default: 42)")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     show(f"{arguments.input}: reading")

@@ -1,6 +1,6 @@
-"""Write the language model of a multimodal checkpoint as a checkpoint of its own, which every command reads.
+"""Extract the language model of a multimodal checkpoint as a checkpoint of its own, which every command reads.
 
-Its tensors stay bit for bit under the names of a causal model, its configuration is `text_config`; what sees or hears is left out.
+Its tensors are copied bit for bit under the names of a causal model, with `text_config` as configuration; vision and audio parts are left out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _own_name(name: str) -> str | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and extract."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input mistral-small-3.1/ --output work/mistral-small")
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder of a multimodal model")
+    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder of the multimodal model")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()

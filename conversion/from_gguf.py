@@ -1,7 +1,7 @@
-"""Make a Hugging Face checkpoint of a GGUF file, llama.cpp's format: weights dequantized, config, tokenizer and chat template.
+"""Convert a GGUF file (llama.cpp) to a Hugging Face checkpoint: dequantized weights, config, tokenizer and chat template.
 
-For models that are at hand in this form alone.  What quantization took is gone: the manifest says which types the tensors had, and how
-large the steps of their rounding are beside the weights.
+For models that are available only as GGUF.  Precision lost to quantization is not restored: the manifest records the types of the tensors and the
+quantization step relative to the weights.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2"
     )
-    parser.add_argument("--input", type=Path, required=True, help="a .gguf file; of one in parts any of them")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights that are written (default: bfloat16)")
-    parser.add_argument("--tokenizer", type=Path, help="folder of a Hugging Face tokenizer to take instead of the one in the file")
+    parser.add_argument("--input", type=Path, required=True, help=".gguf file; of a split file, any part")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="dtype of the weights to write (default: bfloat16)")
+    parser.add_argument("--tokenizer", type=Path, help="folder of a Hugging Face tokenizer to use instead of the one in the file")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()

@@ -1,8 +1,8 @@
 """Convert a Hugging Face checkpoint to a NeMo 2 checkpoint that loads at any tensor and pipeline parallel size.
 
-Tensor by tensor, on the CPU, without NeMo: the memory in use is that of the largest tensors, not of the model.  The position
-rows that only the Hugging Face side has, its configuration and its tokenizer are kept beside the weights, so that an
-untouched way back (`python -m conversion.nemo_to_hf`) restores every byte.
+Works tensor by tensor, on the CPU, without NeMo: memory use is that of the largest tensors, not of the model.  Position
+rows that only the Hugging Face side has, its configuration and its tokenizer are stored beside the weights, so that
+converting back without training (`python -m conversion.nemo_to_hf`) restores every byte.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Say what is in a checkpoint folder: Hugging Face, NeMo 2, Megatron-LM or Megatron-Bridge.
+"""Describe and check a checkpoint folder of Hugging Face, NeMo 2, Megatron-LM or Megatron-Bridge.
 
-Architecture, sizes, parameters, dtypes, vocabulary with and without padding, whether input and output share a matrix, step and
-tokens of the training, where it came from, and whether files are missing, truncated, changed, unsafe or left over.  Only
-metadata is read, so it takes a second whatever the size; `--deep` reads every value as well.  Of a run or a series of
-checkpoints, the newest is shown.  The exit code is 1 if there is a problem.
+Prints architecture, sizes, parameters, dtypes, vocabulary with and without padding, whether the output layer is tied, training step and
+tokens, origin, and files that are missing, truncated, changed, unsafe or unexpected.  Only metadata is read, which takes a second for
+any size; `--deep` also reads every value.  Of a run or a series of checkpoints, the newest is shown.  The exit code is 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -18,12 +17,16 @@ from conversion.inspection import describe
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, look and print."""
     parser = command.parser(__doc__, prog="conversion.inspect", example="python -m conversion.inspect work/run")
-    parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several iterations")
+    parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several checkpoints")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--deep", action="store_true", help="read every value: NaN, infinity, and edits since the manifest was written")
-    parser.add_argument("--tokenizer", action="store_true", help="compare all ways to read its tokenizer, on hostile and real text")
     parser.add_argument(
-        "--other-python", type=Path, metavar="FILE", help="also AutoTokenizer of this interpreter, with another transformers"
+        "--deep", action="store_true", help="read every value: finds NaN, infinity and changes since the manifest was written"
+    )
+    parser.add_argument(
+        "--tokenizer", action="store_true", help="compare all libraries that load its tokenizer, on adversarial and real text"
+    )
+    parser.add_argument(
+        "--other-python", type=Path, metavar="FILE", help="also compare AutoTokenizer of this Python interpreter, with another transformers"
     )
     arguments = parser.parse_args(argv)
     if arguments.other_python and not arguments.tokenizer:

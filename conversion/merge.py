@@ -1,14 +1,14 @@
-"""Merge models of one architecture, whatever their vocabularies: means, task and chat vectors, SLERP, TIES, DARE; streamed, in float32.
+"""Merge models of one architecture, also with different vocabularies: linear, task arithmetic and chat vectors, SLERP, TIES, DARE.
 
-  --method linear            the mean with weights of --models
-  --method slerp             the point --place on the arc from the first of two --models to the second
-  --method task-arithmetic   --to, or else --base, and for each of --models its difference to --base times its weight
-  --method ties, dare-linear, dare-ties    the same with differences of which --density is kept
-  --add CHAT:1.0             short for task-arithmetic with chat vectors: `--base B --add CHAT:1.0 --to MINE`
+  --method linear            weighted mean of --models
+  --method slerp             spherical interpolation between two --models, at --place
+  --method task-arithmetic   --to (default: --base) plus, for each of --models, its weight times its difference from --base
+  --method ties, dare-linear, dare-ties    the same, with a share of each difference kept (--density)
+  --add CHAT:1.0             short for task arithmetic with chat vectors: `--base B --add CHAT:1.0 --to MINE`
 
-The result has the vocabulary of --to, or else of --base, or of the first model.  Rows are matched by the bytes of their tokens; of a token
-that another model does not have, its difference is 0 (--missing-rows keep) or the mean difference of its pieces (pieces), or what the
-transfer did that made the vocabulary (--record).  Special tokens and chat template come from --chat-from.
+Tensors are streamed and merged in float32.  The result has the vocabulary of --to, or else of --base, or of the first model.  Rows are matched by the
+bytes of their tokens.  For a token that a model lacks, the difference is 0 (--missing-rows keep), the mean difference of the tokens that spell it
+(pieces), or what the transfer that made the vocabulary recorded (--record).  Special tokens and chat template come from --chat-from.
 """
 
 from __future__ import annotations
@@ -327,21 +327,31 @@ def _parser() -> argparse.ArgumentParser:
     example = f"python -m {STAGE} --base llama-3.2-1b --add llama-3.2-1b-instruct:1.0 --to work/trained --output work/chat"
     parser = command.parser(__doc__, prog=STAGE, example=example)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--models", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="Hugging Face folders, each with a weight (default: 1)")
     what.add_argument(
-        "--add", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="chat vectors: folders whose difference to --base is added to --to"
+        "--models", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="Hugging Face checkpoints to merge, each with a weight (default: 1)"
     )
-    parser.add_argument("--method", choices=(*VALUES, *DELTAS), help="how (default with --add: task-arithmetic)")
-    parser.add_argument("--base", type=Path, metavar="DIR", help="model that differences are taken to")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="model that differences are added to (default, but not of --add: --base)")
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="YAML: name of a model -> pattern of tensor names -> weight")
-    parser.add_argument("--density", type=float, metavar="SHARE", help="of each difference that is kept (default: 0.5)")
-    parser.add_argument("--place", type=float, metavar="T", help="of slerp: 0 the first model, 1 the second (default: 0.5)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of what dare draws (default: 0)")
-    parser.add_argument("--missing-rows", choices=("keep", "pieces"), default="keep", help="of tokens that a model lacks (default: keep)")
+    what.add_argument(
+        "--add", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="chat vectors: checkpoints whose difference from --base is added to --to"
+    )
+    parser.add_argument("--method", choices=(*VALUES, *DELTAS), help="merging method (default with --add: task-arithmetic)")
+    parser.add_argument("--base", type=Path, metavar="DIR", help="model from which differences are computed")
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="model to which differences are added (default: --base; required with --add)"
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="weights per tensor, YAML: name of a model -> pattern of tensor names -> weight"
+    )
+    parser.add_argument("--density", type=float, metavar="SHARE", help="share of each difference to keep (default: 0.5)")
+    parser.add_argument(
+        "--place", type=float, metavar="T", help="interpolation factor of slerp: 0 is the first model, 1 the second (default: 0.5)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed of dare (default: 0)")
+    parser.add_argument(
+        "--missing-rows", choices=("keep", "pieces"), default="keep", help="rows of tokens that a model lacks (default: keep)"
+    )
     parser.add_argument("--record", type=Path, metavar="DIR", help="output of conversion.transfer that made the vocabulary of --to")
-    parser.add_argument("--chat-from", metavar="NAME", help="model whose special tokens and chat template the result has")
-    parser.add_argument("--dtype", choices=DTYPES, help="of all tensors (default: as in the model with the vocabulary)")
+    parser.add_argument("--chat-from", metavar="NAME", help="model from which to take special tokens and chat template")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of all tensors (default: as in the model that gives the vocabulary)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
     return parser
 

@@ -1,10 +1,10 @@
-"""Convert a NeMo 2 checkpoint, fresh or trained, back to a Hugging Face checkpoint that transformers, lm-eval and vLLM load.
+"""Convert a NeMo 2 checkpoint, trained or not, to a Hugging Face checkpoint that transformers, lm-eval and vLLM load.
 
-Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
-are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
-does, its bytes are the same (words that transformers 5 alone reads get those of 4 beside them).  Tokenizer, chat template and generation config are the source's, byte for byte,
-unless --chat-template gives another one, or the training data began documents otherwise than the tokenizer: then it begins texts as they did.  README.md is a model
-card with what the manifests say of the model's origin.
+Reads only the weights, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
+are removed.  config.json is that of the source model, byte for byte unless a key in CHANGEABLE_KEYS changed (keys that only transformers 5 reads
+get those of version 4 beside them).  Tokenizer, chat template and generation config are copied from the source byte for byte, unless
+--chat-template gives another template, or the training data used another beginning-of-text rule than the tokenizer, which then adopts it.
+README.md is a model card with the origin of the model from the manifests.
 """
 
 from __future__ import annotations
@@ -231,31 +231,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
     parser.add_argument(
-        "--input", type=Path, required=True, help="NeMo checkpoint folder: weights/ and context/; or a run, of which the newest"
+        "--input", type=Path, required=True, help="NeMo checkpoint folder (weights/ and context/), or a run, of which the newest is used"
     )
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
-    parser.add_argument("--max-shard-bytes", type=int, help="largest file of weights, in bytes (default: 5 GB)")
-    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help="for the model card, for example sl en")
-    parser.add_argument("--license", help="for the model card, as hubs name it, for example apache-2.0")
-    parser.add_argument("--base-model", help="for the model card, its name on a hub (default: what config.json says)")
-    parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="results of eval.harness for the model card")
+    parser.add_argument("--max-shard-bytes", type=int, help="maximum size of a weights file in bytes (default: 5 GB)")
+    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help="model card: languages, for example sl en")
+    parser.add_argument("--license", help="model card: licence as hubs name it, for example apache-2.0")
+    parser.add_argument("--base-model", help="model card: name of the base model on a hub (default: from config.json)")
+    parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="model card: results of eval.harness")
     parser.add_argument(
         "--corpora",
         type=Path,
         nargs="+",
         default=[],
         metavar="YAML",
-        help="for the model card: corpora.yaml of the training text, with licences",
+        help="model card: corpora.yaml of the training text, with licences",
     )
     parser.add_argument(
-        "--chat-template", type=Path, metavar="JINJA", help="for tuning on conversations, for example recipes/tuning/chat.jinja"
+        "--chat-template",
+        type=Path,
+        metavar="JINJA",
+        help="chat template of a model tuned on conversations, for example recipes/tuning/chat.jinja",
     )
     parser.add_argument(
         "--keep-factors",
         action="store_true",
-        help="of a table that is trained as coordinates and primitives (OFA), write these in place of their product; load it with"
-        " conversion.checkpoints.factorised_model",
+        help="write a factorised embedding (OFA) as its two factors, not as their product; load it with conversion.checkpoints.factorised_model",
     )
     arguments = parser.parse_args(argv)
     if arguments.keep_factors and (arguments.dtype is not None or arguments.max_shard_bytes is not None):

@@ -1,6 +1,6 @@
-"""Make a new model with random weights and the vocabulary of a tokenizer: where an experiment without a pretrained model starts.
+"""Make a new model with random weights and the vocabulary of a tokenizer, for training from scratch.
 
-The weights are those that the transformers library gives a new model; the seed alone decides them.
+The weights are initialised by the transformers library and depend on the seed only.
 """
 
 from __future__ import annotations
@@ -119,16 +119,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "      --max-positions 128 --seed 1 --output work/opt-tiny",
     )
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a Hugging Face tokenizer")
-    parser.add_argument("--model-type", help="family, such as llama or gemma2 (default: that of --hf-config, else opt)")
-    parser.add_argument("--hf-config", type=Path, help="config.json to start from, for example that of opt-125m; flags override it")
-    parser.add_argument("--num-layers", type=int)
-    parser.add_argument("--hidden-size", type=int)
-    parser.add_argument("--num-attention-heads", type=int)
-    parser.add_argument("--num-key-value-heads", type=int, help="heads of keys and values, where the family groups them (default: all)")
-    parser.add_argument("--ffn-size", type=int, help="width of the feed-forward part (default: 4 times the hidden size)")
-    parser.add_argument("--max-positions", type=int, help="longest sequence, in tokens")
-    parser.add_argument("--untied", action="store_true", help="give input embedding and output layer a matrix each")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model-type", help="model family, such as llama or gemma2 (default: that of --hf-config, else opt)")
+    parser.add_argument("--hf-config", type=Path, help="config.json to start from, for example that of opt-125m; options override it")
+    parser.add_argument("--num-layers", type=int, help="number of layers")
+    parser.add_argument("--hidden-size", type=int, help="width of the hidden states")
+    parser.add_argument("--num-attention-heads", type=int, help="number of attention heads")
+    parser.add_argument(
+        "--num-key-value-heads", type=int, help="number of key-value heads for grouped-query attention (default: one per attention head)"
+    )
+    parser.add_argument("--ffn-size", type=int, help="width of the feed-forward layers (default: 4 times the hidden size)")
+    parser.add_argument("--max-positions", type=int, help="maximum sequence length in tokens")
+    parser.add_argument("--untied", action="store_true", help="give the output layer its own matrix (untied embeddings)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     show(f"{arguments.output}: drawing a new model for {arguments.tokenizer}")

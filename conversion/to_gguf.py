@@ -1,7 +1,7 @@
-"""Make llama.cpp's GGUF of a Hugging Face checkpoint by llama.cpp's own convert_hf_to_gguf.py, and read it back to see that it says the same.
+"""Convert a Hugging Face checkpoint to GGUF with llama.cpp's convert_hf_to_gguf.py, and verify the file against the checkpoint.
 
-The script comes with llama.cpp; its folder is --llama-cpp.  A byte-level tokenizer of one's own is unknown to it: the rule by which it cuts
-words is found here, and told to it.  Weights, sizes, token ids of hostile texts and chat template of the file are then held to the checkpoint's.
+The script comes with llama.cpp (--llama-cpp).  It does not know byte-level tokenizers that you trained: their pre-tokenization rule is found here
+and passed to it.  Weights, sizes, token ids of adversarial texts and the chat template of the file are then compared with the checkpoint.
 """
 
 from __future__ import annotations
@@ -206,10 +206,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf/gams --llama-cpp ~/llama.cpp --type bf16 --output work/gguf/gams"
     )
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint, for example of conversion.nemo_to_hf")
-    parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR", help=f"folder of llama.cpp's sources, with {SCRIPT_NAME}")
-    parser.add_argument("--type", choices=TYPES, default="bf16", help="of the matrices (default: bf16); llama-quantize makes smaller ones")
-    parser.add_argument("--text", type=Path, help="UTF-8 text, a line a text, on which the tokenizers are compared too")
+    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder, for example of conversion.nemo_to_hf")
+    parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR", help=f"source folder of llama.cpp, with {SCRIPT_NAME}")
+    parser.add_argument(
+        "--type", choices=TYPES, default="bf16", help="type of the matrices (default: bf16); quantize further with llama-quantize"
+    )
+    parser.add_argument("--text", type=Path, help="UTF-8 file with one text per line, on which the tokenizers are compared too")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()

@@ -1,7 +1,7 @@
 """Give a model the vocabulary of another language: Hugging Face checkpoint + target tokenizer -> checkpoint with new embeddings.
 
-Tokens that both vocabularies have keep their rows bit for bit; the rows of new tokens are made by the chosen method, and all
-other weights are copied unchanged.  `transfer.json` in the output says for each token where its row came from.
+Tokens of both vocabularies keep their rows bit for bit; the embeddings of new tokens are initialised by the chosen method; all
+other weights are copied unchanged.  `transfer.json` in the output records the origin of every row.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(method: str | None) -> argparse.ArgumentParser:
     parser = command.parser(
-        f"{__doc__}\n`--method NAME --help` shows the options that serve a method; without a name, all are shown.",
+        f"{__doc__}\n`--method NAME --help` shows the options of one method; without a name, all options are shown.",
         prog="conversion.transfer",
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
@@ -83,17 +83,17 @@ def _parser(method: str | None) -> argparse.ArgumentParser:
         "--method-from",
         type=Path,
         metavar="DIR",
-        help="take the method that this output of conversion.transfer_compare recommends, and of the material what it makes use of",
+        help="use the method that this output of conversion.transfer_compare recommends, and the inputs that it needs",
     )
     parser.add_argument(
-        "--show-swap", action="store_true", help="print id, old and new token of each that --vocabulary swap would exchange; write nothing"
+        "--show-swap", action="store_true", help="print id, old and new token of each exchange of --vocabulary swap; write nothing"
     )
     parser.add_argument(
         "--report-text",
         nargs="+",
         default=[],
         metavar="NAME=FILE",
-        help="texts on which the report compares tokenizers, for example sl=heldout.sl.txt (default: --text)",
+        help="texts on which the report compares the tokenizers, for example sl=heldout.sl.txt (default: --text)",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     return parser

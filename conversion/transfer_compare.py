@@ -1,9 +1,9 @@
-"""Which method should I take? Several transfers of one model, measured in bits per byte of held-out text before any training.
+"""Compare transfer methods for one model by bits per byte of held-out text before training, and recommend one.
 
-Takes the options of conversion.transfer; every method that the given material allows is compared unless `--methods` names some.
-Documents are scored in rounds, until it is sure which method is best or that the rest of them are tied; the first text decides.
-`--steps N` also trains each a little, on the same batches of `--text`, and measures again.  No checkpoint is written: the output
-holds a table, a drawing and a page (`comparison.html`), and all figures (`comparison.json`).
+Takes the options of conversion.transfer and compares every method that has its inputs, or those of `--methods`.
+Documents are scored in rounds until one method is significantly better or the remaining ones are tied; the first text decides.
+`--steps N` also trains each result for N steps, on the same batches of `--text`, and measures again.  No checkpoint is written: the output
+has a table, a chart and a page (`comparison.html`), and all figures (`comparison.json`).
 """
 
 from __future__ import annotations
@@ -206,43 +206,53 @@ def _parser() -> argparse.ArgumentParser:
         "--methods",
         nargs="+",
         **METHOD_NAME,
-        help="default: all that the given material allows, but sava-adam and those that learn",
+        help="methods to compare (default: all that have their inputs, except sava-adam and methods that learn)",
     )
-    parser.add_argument("--heldout", nargs="+", required=True, metavar="NAME=FILE", help="texts to measure on, none of them in --text")
     parser.add_argument(
-        "--heldout-bytes", type=int, default=200_000, metavar="N", help="of each text, in whole documents (default: %(default)s)"
+        "--heldout", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts to measure on; none of it may be in --text"
+    )
+    parser.add_argument(
+        "--heldout-bytes",
+        type=int,
+        default=200_000,
+        metavar="N",
+        help="bytes to read of each text, in whole documents (default: %(default)s)",
     )
     parser.add_argument(
         "--tie",
         type=float,
         default=0.02,
         metavar="BITS",
-        help="stop reading when the methods that are left surely differ by less, in bits per byte of the first text (default: %(default)s)",
+        help="difference in bits per byte of the first text below which methods count as tied (default: %(default)s)",
     )
     parser.add_argument(
-        "--every-document", action="store_true", help="score all by all methods, also by those that are surely worse (so with --steps)"
+        "--every-document",
+        action="store_true",
+        help="score every document with every method, also with those already ruled out (always with --steps)",
     )
     parser.add_argument(
         "--start-token",
         metavar="TOKEN",
         default="auto",
-        help="before every document: auto, bos, eos, or any token of the target's (the source keeps auto where it has none so called)",
+        help="token before every document: auto, bos, eos, or a token of the target (the source uses auto if it lacks that token)",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="N", help="each method is measured with each (default: 42)")
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps before measuring again (default: none)")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, help="of these steps (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences in a step (default: %(default)s)")
-    parser.add_argument("--sequence-length", type=int, default=256, metavar="N", help="tokens in a sequence (default: %(default)s)")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights in memory (default: %(default)s)"
+        "--seeds", type=int, nargs="+", default=[42], metavar="N", help="random seeds to measure each method with (default: 42)"
+    )
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps before measuring again (default: none)")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, help="learning rate of these steps (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences per step (default: %(default)s)")
+    parser.add_argument("--sequence-length", type=int, default=256, metavar="N", help="tokens per sequence (default: %(default)s)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights in memory (default: %(default)s)"
     )
     parser.add_argument(
         "--screening",
         choices=("auto", "bfloat16", "none"),
         default="auto",
-        help="read the rounds in bfloat16, and measure those that are left in float32 (default: where a CPU has instructions for it)",
+        help="dtype of the rounds; the remaining methods are measured in float32 (default: bfloat16 if the CPU supports it)",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: cuda if available)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     return parser
 

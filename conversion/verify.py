@@ -1,9 +1,9 @@
 """Compare two checkpoints, of Hugging Face, NeMo, Megatron-LM or Megatron-Bridge: names, shapes, token ids and logits.
 
-Logits are computed in float32 on the CPU, by transformers for a Hugging Face checkpoint and by Megatron, at every tensor
-parallel size asked for and with a padded vocabulary, for the others: for whole sequences, and for sequences padded on the left
-and on the right.  They may differ by four times what rounding alone moves in the first model, which is measured: its float32
-beside its own float64, and one kind of attention beside another.  Where they differ by more, the first layer that does is named.
+Logits are computed in float32 on the CPU, by transformers for a Hugging Face checkpoint and by Megatron for the others, at every
+tensor parallel size of --tensor-parallel-size and with a padded vocabulary: for full sequences, and for sequences padded on the left
+and on the right.  The tolerance is four times the rounding error of the first model, which is measured: float32 against float64,
+and one attention implementation against another.  If logits differ by more, the first layer that differs is named.
 """
 
 from __future__ import annotations
@@ -332,13 +332,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, print the results, and exit with 1 if anything differs."""
     example = f"python -m {STAGE} models/opt-125m work/nemo/opt-125m --tensor-parallel-size 1 2"
     parser = command.parser(__doc__, prog=STAGE, example=example)
-    parser.add_argument("a", type=Path, help="checkpoint folder of Hugging Face, NeMo, Megatron-LM or Megatron-Bridge")
-    parser.add_argument("b", type=Path, help="the other one")
-    parser.add_argument("--tensor-parallel-size", type=int, nargs="+", default=[1], help="sizes to run the engine at (default: 1)")
-    parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines are tokenized by both (default: five lines)")
+    parser.add_argument("a", type=Path, help="first checkpoint folder (Hugging Face, NeMo, Megatron-LM or Megatron-Bridge)")
+    parser.add_argument("b", type=Path, help="second checkpoint folder")
+    parser.add_argument(
+        "--tensor-parallel-size", type=int, nargs="+", default=[1], help="tensor parallel sizes to run Megatron at (default: 1)"
+    )
+    parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines both tokenize (default: five built-in lines)")
     parser.add_argument("--sequence-length", type=int, default=128, help="tokens per sequence for the logits (default: 128)")
-    parser.add_argument("--timeout-seconds", type=float, default=600, help="limit for the engine (default: 600)")
-    other = "B is A with another vocabulary: all but its token matrices must be equal bit for bit; logits are not compared"
+    parser.add_argument("--timeout-seconds", type=float, default=600, help="time limit of a Megatron run in seconds (default: 600)")
+    other = "the second is the first with another vocabulary: compare all other tensors bit for bit, and no logits"
     parser.add_argument("--other-vocabulary", action="store_true", help=other)
     arguments = parser.parse_args(argv)
     if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:

@@ -1,11 +1,11 @@
-"""Text cleaned, document by document: Unicode and white space, markup and mojibake, personal data, what is no text, language and length, all counted.
+"""Clean documents: normalise Unicode and white space, repair mojibake, mask personal data, filter by quality, language and length.
 
-Every document of the input is in the output (`text/CORPUS/`) or, with the reason, among the removed (`removed/CORPUS/`), under its `id` or
-FILE:LINE.  What was changed is counted by reason with samples (`report.md`, `counts/`).  One shard per input file; a run
-that was stopped goes on with the shards that are missing when the same command is given again.
+Every input document is either in the output (`text/CORPUS/`) or listed with the reason for its removal (`removed/CORPUS/`), under its `id` or
+FILE:LINE.  Changes are counted by reason, with samples (`report.md`, `counts/`).  The output has one shard per input file; an interrupted run
+resumes with the missing shards when the same command is given again.
 
-What is filtered is one YAML (--filters): `standard` takes what no reader wants of any text, `web` has the rules of Gopher, C4 and FineWeb2 too, `none`
-is Unicode and white space alone.  It is written to the output as `filters.yaml`, and texts that were taken are kept in `samples/`, to be read.
+The filters are one YAML file (--filters): `standard` removes markup, boilerplate and non-text from any corpus, `web` adds the rules of Gopher, C4
+and FineWeb2, `none` only normalises Unicode and white space.  The output has a copy (`filters.yaml`) and samples of removed text (`samples/`).
 """
 
 from __future__ import annotations
@@ -142,69 +142,83 @@ def _parser() -> argparse.ArgumentParser:
         "--layout",
         choices=LAYOUTS,
         default=FLATTEN,
-        help="flatten: one space between words, no indentation, at most one empty line; keep: indentation, columns and empty lines stay, for"
+        help="flatten: one space between words, no indentation, at most one empty line in a row; keep: indentation, columns and empty lines, for"
         " code, tables and verse (default: flatten)",
     )
     parser.add_argument(
         "--filters",
         default="standard",
         metavar="NAME|YAML",
-        help=f"what is repaired, masked and removed: {', '.join(BUILT_IN)}, or a file that begins with one of them (default: standard)",
+        help=f"filters to apply: {', '.join(BUILT_IN)}, or a YAML file based on one of them (default: standard)",
     )
     parser.add_argument(
-        "--samples", type=int, default=20, metavar="N", help="texts that are kept to be read, of each corpus and reason (default: 20)"
+        "--samples", type=int, default=20, metavar="N", help="number of samples to keep for each corpus and reason (default: 20)"
     )
-    runs = parser.add_argument_group("runs of problematic characters (GaMS on KAS)")
+    runs = parser.add_argument_group("removal of runs of problematic characters (as GaMS for the KAS corpus)")
     runs.add_argument(
-        "--problem-runs", metavar="LANG", help=f"remove them; letters that are none: {', '.join(LETTERS)} (default: no removal)"
+        "--problem-runs",
+        metavar="LANG",
+        help=f"remove runs of characters outside the alphabet of this language: {', '.join(LETTERS)} (default: no removal)",
     )
-    runs.add_argument("--allow-characters", default="", metavar="CHARS", help="further characters that are no problem")
+    runs.add_argument("--allow-characters", default="", metavar="CHARS", help="additional characters to allow")
     runs.add_argument(
         "--other-alphabets",
         choices=("remove", "keep"),
         default="remove",
-        help="whether letters of other alphabets are a problem (default: remove)",
+        help="treatment of letters of other alphabets (default: remove)",
     )
     runs.add_argument(
         "--typography",
         choices=("remove", "keep"),
         default="remove",
-        help="whether typographic quotes, dashes, leaders and signs are (default: remove)",
+        help="treatment of typographic quotes, dashes, ellipses and signs (default: remove)",
     )
-    runs.add_argument("--problem-run-length", type=int, default=5, metavar="N", help="characters that make a run go (default: 5)")
-    runs.add_argument("--problem-run-counts", choices=COUNTED, default="run", help="what has so many characters (default: run)")
-    filters = parser.add_argument_group("which documents pass")
+    runs.add_argument(
+        "--problem-run-length", type=int, default=5, metavar="N", help="minimum length of a run to remove, in characters (default: 5)"
+    )
+    runs.add_argument(
+        "--problem-run-counts",
+        choices=COUNTED,
+        default="run",
+        help="text in which the characters of --problem-run-length are counted (default: run)",
+    )
+    filters = parser.add_argument_group("filtering by language and length")
     filters.add_argument(
         "--language",
         nargs="+",
         default=[],
         metavar="LANG",
-        help="only documents in these languages (ISO 639-1 or 639-3 codes), in a script of theirs or in the one named, as in sr-Latn or srp_Latn",
+        help="keep only documents in these languages (ISO 639-1 or 639-3), in any script of the language or in the given one (sr-Latn, srp_Latn)",
     )
     filters.add_argument(
         "--language-model",
         metavar="FILE",
-        help="a supervised fastText model (.bin or .ftz) whose labels are languages, such as GlotLID's or lid.176 (default: py3langid, 97 languages)",
+        help="fastText language identification model (.bin or .ftz), such as GlotLID or lid.176 (default: py3langid, 97 languages)",
     )
     filters.add_argument(
         "--language-unit",
         choices=LANGUAGE_UNITS,
         default=DOCUMENT,
-        help="paragraph: paragraphs in other languages are cut out of a document before it is judged (default: document)",
+        help="paragraph: first remove paragraphs in other languages, then decide on the document (default: document)",
     )
     filters.add_argument(
         "--close-languages",
         choices=CLOSE_LANGUAGES,
         default=TOGETHER,
-        help="whether a language stands for its group in its scripts; groups are those of the filters' close_languages: bs, cnr, hr, sr"
+        help="together: accept any language of a group of close languages, as listed in close_languages of the filters: bs, cnr, hr, sr"
         " (default: together)",
     )
     filters.add_argument(
-        "--min-language-score", type=float, metavar="P", help="probability it must have (default: 0.5, of a fastText model 0.2)"
+        "--min-language-score",
+        type=float,
+        metavar="P",
+        help="minimum probability of the language (default: 0.5; with a fastText model 0.2)",
     )
-    filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
-    filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")
-    filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")
+    filters.add_argument(
+        "--min-characters", type=int, default=1, metavar="N", help="minimum length of a document in characters (default: 1)"
+    )
+    filters.add_argument("--max-characters", type=int, metavar="N", help="maximum length of a document in characters (default: no limit)")
+    filters.add_argument("--min-words", type=int, default=0, metavar="N", help="minimum length of a document in words (default: 0)")
     run = parser.add_argument_group("running")
     command.add_running_arguments(run)
     on_ray.add_argument(run)

@@ -1,8 +1,8 @@
-"""Corpora from wherever they are, in one form: JSON Lines with id and text, and a table of language, licence, domain and source.
+"""Collect corpora of any supported format as JSON Lines with id and text, and a table of language, licence, domain and source.
 
-Reads plain text, JSON Lines, Parquet and vertical files, compressed or not, and Hugging Face datasets, streamed; from folders (--input), from
-your table (--corpora), or by name the corpora of the papers (--known, --list shows them).  One shard per file; a run that was stopped goes
-on with the shards that are missing when the same command is given again.  The next commands take `corpora.yaml` of the output with --corpora.
+Reads plain text, JSON Lines, Parquet and vertical files, compressed or not, and streams Hugging Face datasets: from folders (--input), from a
+table of corpora (--corpora), or the papers' corpora by name (--known; --list shows the names).  The output has one shard per file; an interrupted
+run resumes with the missing shards when the same command is given again.  Later commands read `corpora.yaml` of the output with --corpora.
 """
 
 from __future__ import annotations
@@ -165,26 +165,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_named_input_argument(parser)
     parser.add_argument(
-        "--corpora", type=Path, metavar="YAML", help="a table of corpora: files or huggingface, language, licence, domain, source"
+        "--corpora", type=Path, metavar="YAML", help="table of corpora: files or huggingface, language, licence, domain, source"
     )
     parser.add_argument(
         "--known",
         nargs="+",
         metavar="NAME[:CODE][=DIR]",
-        help="corpora of --list, such as cc100_sl, fineweb2:slv_Latn, or a copy of yours in the published form, fineweb2:slv_Latn=DIR; those with"
-        " files are looked for in --folder/NAME/",
+        help="corpora of --list, such as cc100_sl or fineweb2:slv_Latn; =DIR names a local copy in the published form, otherwise files are"
+        " expected in --folder/NAME/",
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where downloaded corpora are, for --known")
-    parser.add_argument("--list", action="store_true", help="show the corpora that --known knows, and stop")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="folder of the downloaded corpora, for --known")
+    parser.add_argument("--list", action="store_true", help="list the corpora that --known accepts and exit")
     parser.add_argument("--output", type=Path, metavar="DIR", help="new directory")
     add_format_arguments(parser)
     for option, example in (("language", "books=sl"), ("domain", "books=fiction"), ("licence", "books=CC0")):
         parser.add_argument(
-            f"--{option}", nargs="+", default=[], metavar="NAME=VALUE", help=f"of corpora of --input, for example {example}"
+            f"--{option}", nargs="+", default=[], metavar="NAME=VALUE", help=f"{option} of each corpus of --input, for example {example}"
         )
     run = parser.add_argument_group("running")
-    run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
-    run.add_argument("--new-ids", action="store_true", help="every document gets the id CORPUS/FILE:LINE; its own becomes original_id")
+    run.add_argument("--max-documents", type=int, metavar="N", help="read only the first N documents of each corpus (default: all)")
+    run.add_argument("--new-ids", action="store_true", help="give every document the id CORPUS/FILE:LINE and keep its own as original_id")
     command.add_running_arguments(run)
     on_ray.add_argument(run)
     return parser

@@ -1,6 +1,7 @@
-"""A page about cleaned corpora: what came, what went and why with texts to read, lengths, sites, languages, quality by source; two runs compared.
+"""Report on cleaned corpora: documents kept and removed by reason with samples, lengths, sites, languages and quality by source.
 
-It reads what `clean` wrote, and what `dedup` wrote of the same corpora for the duplicates between them.  One page without network.
+Reads an output of `clean`, and with --dedup an output of `dedup` for the duplicates between the corpora.  --compare shows two runs side by side.
+The page needs no network.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="data_prep.corpus_report",
         example="python -m data_prep.corpus_report --clean cleaned/ --dedup unique/ --compare cleaned-standard/ --output page/",
     )
-    parser.add_argument("--clean", type=Path, required=True, metavar="DIR", help="an output of data_prep.clean")
-    parser.add_argument("--dedup", type=Path, metavar="DIR", help="an output of data_prep.dedup, for duplicates between the corpora")
-    parser.add_argument("--compare", type=Path, metavar="DIR", help="another output of data_prep.clean, of the same texts")
+    parser.add_argument("--clean", type=Path, required=True, metavar="DIR", help="output of data_prep.clean")
+    parser.add_argument("--dedup", type=Path, metavar="DIR", help="output of data_prep.dedup for the same corpora")
+    parser.add_argument("--compare", type=Path, metavar="DIR", help="another output of data_prep.clean for the same texts, to compare with")
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
-    parser.add_argument("--url-key", default="url", help="key of the address that a text is from (default: url)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory, with report.html")
+    parser.add_argument("--url-key", default="url", help="key of the URL in a .jsonl line (default: url)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory, for report.html")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Each text once: near-duplicate paragraphs removed as by onion, in a stated order of corpora, every removal with what it repeats.
+"""Deduplicate corpora: remove near-duplicate paragraphs as onion does, across corpora in the given order, and list every removal.
 
-The corpora are one text, in the order given: what two of them share stays in the first.  A paragraph goes when more than --threshold of
-its tokens lie in n-grams seen before, in kept text or earlier in its own document (GaMS: onion -sm -n 9 -t 0.9).  Output
-is one shard per input file (`text/CORPUS/`), a list of all that was removed (`removed/CORPUS/`), tables (`report.md`) and the manifest.
+The corpora are read in the order given: text that two of them share is kept in the first.  A paragraph is removed when more than --threshold of
+its tokens lie in n-grams seen before, in kept text or earlier in its own document (GaMS: onion -sm -n 9 -t 0.9).  The output
+has one shard per input file (`text/CORPUS/`), a list of all removals (`removed/CORPUS/`), tables (`report.md`) and the manifest.
 The same input gives the same bytes for any number of --workers, and with one or two --passes.
 """
 
@@ -227,45 +227,62 @@ def _parser() -> argparse.ArgumentParser:
     add_format_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     defaults = OnionSettings()
-    what = parser.add_argument_group("what is a near-duplicate (the defaults are GaMS's)")
+    what = parser.add_argument_group("near-duplicate paragraphs (the defaults are those of GaMS)")
     what.add_argument("--ngram", type=int, default=defaults.n, metavar="N", help=f"tokens in an n-gram (default: {defaults.n})")
-    what.add_argument("--threshold", type=float, default=defaults.threshold, metavar="SHARE", help=f"default: {defaults.threshold}")
     what.add_argument(
-        "--boundary", choices=BOUNDARIES, default=defaults.boundary, help="whether a share equal to the threshold goes too (default: above)"
+        "--threshold",
+        type=float,
+        default=defaults.threshold,
+        metavar="SHARE",
+        help=f"share of repeated tokens above which a paragraph is removed (default: {defaults.threshold})",
     )
-    what.add_argument("--score", choices=SCORES, default=defaults.score, help="what the share is of (default: covered-tokens, as in onion)")
-    what.add_argument("--paragraphs", choices=PARAGRAPHS, default=defaults.paragraphs, help="what is decided on (default: line)")
+    what.add_argument(
+        "--boundary",
+        choices=BOUNDARIES,
+        default=defaults.boundary,
+        help="whether a share equal to the threshold is removed too (default: above)",
+    )
+    what.add_argument(
+        "--score", choices=SCORES, default=defaults.score, help="how the share is computed (default: covered-tokens, as in onion)"
+    )
+    what.add_argument("--paragraphs", choices=PARAGRAPHS, default=defaults.paragraphs, help="what counts as a paragraph (default: line)")
     what.add_argument(
         "--within-document",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="whether n-grams from earlier in the same document count (default: yes)",
+        help="count n-grams from earlier in the same document (default: yes)",
     )
     what.add_argument(
         "--smoothing",
         choices=SMOOTHINGS,
         default=defaults.smoothing,
-        help="short kept text beside removed paragraphs (default: none, onion's -m)",
+        help="removal of short text between removed paragraphs (default: none; onion's -m)",
     )
     what.add_argument(
         "--max-stub-tokens",
         type=int,
         metavar="N",
-        help=f"how short that is (default: {defaults.max_stub_tokens})",
+        help=f"maximum length of such short text in tokens (default: {defaults.max_stub_tokens})",
     )
     what.add_argument(
         "--min-kept-tokens",
         type=int,
         default=_MIN_KEPT_TOKENS,
         metavar="N",
-        help="a document of which something is removed goes as a whole if fewer tokens would be left; 0 as onion, which leaves a copy's"
-        f" headings (default: {_MIN_KEPT_TOKENS})",
+        help="remove a document as a whole if deduplication leaves fewer tokens of it; 0 keeps such remains, as onion does"
+        f" (default: {_MIN_KEPT_TOKENS})",
     )
-    what.add_argument("--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences that do not count: {', '.join(IGNORABLE)}")
-    what.add_argument("--marks-apart", action="store_true", help="punctuation marks are tokens of their own, as in vertical files")
+    what.add_argument(
+        "--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences to ignore in comparisons: {', '.join(IGNORABLE)}"
+    )
+    what.add_argument(
+        "--marks-apart", action="store_true", help="split punctuation marks from words as separate tokens, as in vertical files"
+    )
     more = parser.add_argument_group("other duplicates")
     more.add_argument(
-        "--same-documents", action="store_true", help="also remove documents whose tokens and paragraphs are all the same, however short"
+        "--same-documents",
+        action="store_true",
+        help="also remove exact duplicates: documents with the same tokens and paragraphs, of any length",
     )
     more.add_argument(
         "--against",
@@ -273,44 +290,43 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="validation and evaluation sets: all strings of a JSON line and all cells of a .tsv file are protected",
+        help="decontaminate against these validation and evaluation sets: every string of a JSON line, every cell of a .tsv file",
     )
     more.add_argument(
         "--against-sets",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="published evaluation sets by name (all for those that are there), from --evaluation-data, an output of eval.prepare",
+        help="decontaminate against published evaluation sets, by name, or `all` of those in --evaluation-data",
     )
-    more.add_argument("--evaluation-data", type=Path, metavar="DIR", help="for --against-sets, for example eval_data/")
-    more.add_argument(
-        "--against-ngram", type=int, metavar="N", help=f"tokens in a row that may not be shared with them (default: {_AGAINST_NGRAM})"
-    )
+    more.add_argument("--evaluation-data", type=Path, metavar="DIR", help="output of eval.prepare, for --against-sets")
+    more.add_argument("--against-ngram", type=int, metavar="N", help=f"tokens in an n-gram for decontamination (default: {_AGAINST_NGRAM})")
     more.add_argument(
         "--against-shortest",
         type=int,
         metavar="N",
-        help=f"shorter paragraphs of theirs are not protected (default: {_AGAINST_SHORTEST} tokens)",
+        help=f"minimum length of an evaluation paragraph to look for, in tokens (default: {_AGAINST_SHORTEST})",
     )
     more.add_argument(
         "--substrings",
         type=int,
         metavar="N",
-        help="at the end also cut out spans of at least N tokens (50) that stand earlier in the text, wherever they lie in a document",
+        help="exact substring deduplication, as the last step: remove spans of at least N tokens that occur earlier (usual: 50)",
     )
-    _add_similar(
-        parser.add_argument_group("documents that are much alike as a whole (MinHash; case, accents and punctuation do not count)")
-    )
+    _add_similar(parser.add_argument_group("near-duplicate documents (MinHash; case, accents and punctuation are ignored)"))
     run = parser.add_argument_group("running")
     run.add_argument(
         "--passes",
         type=int,
         choices=(1, 2),
-        help="1: all n-grams of kept text in the memory of one process; 2: in tasks that fit the memory of a worker, by any number of workers, and"
-        " 13 bytes a token of disk (default: by the memory that is free; 2 with --ray)",
+        help="1: one process holds all n-grams in memory; 2: tasks that fit into --memory, on all workers, with 13 bytes of disk per token"
+        " (default: by free memory; 2 with --ray)",
     )
     run.add_argument(
-        "--memory", type=float, metavar="GIB", help="of a worker with two passes, or of one pass (default: 70 %% of what is free)"
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="memory limit in GiB, of each worker with two passes, of the process with one (default: 70 %% of free memory)",
     )
     command.add_running_arguments(run)
     on_ray.add_argument(run)
@@ -325,36 +341,36 @@ def _add_similar(similar: argparse._ArgumentGroup) -> None:
         nargs="?",
         const=DEFAULT_SHARE,
         metavar="SHARE",
-        help=f"remove documents of this similarity to one that stays ({DEFAULT_SHARE} if no number is given)",
+        help=f"remove documents with at least this similarity to a kept one ({DEFAULT_SHARE} if no number is given)",
     )
     similar.add_argument("--similar-ngram", type=int, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
     similar.add_argument(
         "--similar-recall",
         type=float,
         metavar="SHARE",
-        help=f"of the pairs of that similarity so many are compared, from which bands and rows follow (default: {defaults.recall})",
+        help=f"share of the pairs with that similarity to find; decides bands and rows (default: {defaults.recall})",
     )
     similar.add_argument(
-        "--similar-bands", type=int, metavar="B", help="bands of the signature (default: bands and rows follow from similarity and recall)"
+        "--similar-bands", type=int, metavar="B", help="number of bands of the MinHash signature (default: from similarity and recall)"
     )
     similar.add_argument(
-        "--similar-rows", type=int, metavar="R", help="rows of a band: pairs of similarity s are compared with probability 1-(1-s^R)^B"
+        "--similar-rows", type=int, metavar="R", help="rows per band; pairs with similarity s are compared with probability 1-(1-s^R)^B"
     )
     similar.add_argument(
         "--similar-measure",
         choices=MEASURES,
-        help="share of the n-grams of either document, or of those of the smaller (default: jaccard)",
+        help="similarity: shared n-grams out of all n-grams of both documents, or of the smaller one (default: jaccard)",
     )
     similar.add_argument(
         "--similar-keep",
         choices=KEEP,
-        help="who of those that are alike stays, wherever it stands (default: longest)",
+        help="which document of a cluster of near-duplicates to keep (default: longest)",
     )
     similar.add_argument(
         "--similar-unchecked",
         action="store_const",
         const=True,
-        help="remove whatever agrees in a band, without comparing (as tools that stop at MinHash)",
+        help="remove all documents that agree in a band, without verifying their similarity",
     )
 
 

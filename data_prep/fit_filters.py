@@ -1,7 +1,7 @@
-"""Thresholds of the filters for a language, fitted on a reference text that no rule should take much of; writes a file for `clean --filters`.
+"""Fit the thresholds of the filters to a language on good reference text, and write a file for `clean --filters`.
 
-The reference is text that you would not lose: an encyclopedia, books, news.  Stop words are what is more than 0.8 % of its words.  Each rule is
-loosened until it takes no more than --lost of the documents; what it took before and takes now is printed.
+The reference is text worth keeping: an encyclopedia, books, news.  Words that make up more than 0.8 % of it become the stop words.  Each rule is
+loosened until it removes at most --lost of the documents; the shares removed before and after are printed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,24 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m data_prep.fit_filters --input wikipedia.sl.jsonl.gz --language sl --output filters.sl.yaml",
     )
     add_input_arguments(parser)
-    parser.add_argument("--language", required=True, metavar="LANG", help="of the reference text (ISO 639)")
+    parser.add_argument("--language", required=True, metavar="LANG", help="language of the reference text (ISO 639 code)")
     parser.add_argument(
-        "--base", choices=[name for name in BUILT_IN if name != NONE], default="web", help="settings to begin with (default: web)"
+        "--base", choices=[name for name in BUILT_IN if name != NONE], default="web", help="filters to start from (default: web)"
     )
-    parser.add_argument("--lost", type=float, default=0.01, metavar="SHARE", help="of the documents that a rule may take (default: 0.01)")
     parser.add_argument(
-        "--direction", choices=DIRECTIONS, default=LOOSER, help="`both`: rules that take less are made stricter (default: looser)"
+        "--lost",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="maximum share of reference documents that a rule may remove (default: 0.01)",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="YAML", help="new file")
+    parser.add_argument(
+        "--direction",
+        choices=DIRECTIONS,
+        default=LOOSER,
+        help="looser: only loosen rules; both: also tighten rules that remove less (default: looser)",
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="YAML", help="file to write")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Look into tokenized data: any document as text and as tokens, where it came from, and the samples that training will see.
+"""Inspect tokenized data: any document as text and tokens, its origin, and the samples that training will read.
 
-Reads the outputs of `data_prep.to_megatron`, and datasets of other tools by the path of their .bin without its suffix.  Without further arguments it
-says what is in them; the exit code is 1 if --check finds a file that is not as it was written.
+Reads outputs of `data_prep.to_megatron`, and datasets of other tools by the path of their .bin without the suffix.  Without further options it
+prints a summary; the exit code is 1 if --check finds a changed file.
 """
 
 from __future__ import annotations
@@ -174,18 +174,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.inspect",
         example="python -m data_prep.inspect data/ --tokenizer tokenizer/ --window 0 --sequence-length 2048 --num-samples 100000 --seed 1234",
     )
-    parser.add_argument("path", type=Path, nargs="+", metavar="DATA", help="output of data_prep.to_megatron, or the path of a .bin")
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="to show text and the names of tokens")
-    parser.add_argument("--document", type=int, nargs="+", metavar="N", help="show these documents, counted from 0")
-    parser.add_argument("--window", type=int, nargs="+", metavar="N", help="show these samples of training, in its order from 0")
-    parser.add_argument("--sequence-length", type=int, metavar="N", help="of the training run (data.sequence_length)")
-    parser.add_argument("--num-samples", type=int, metavar="N", help="of the training run: steps x schedule.global_batch_size")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the training run")
+    parser.add_argument("path", type=Path, nargs="+", metavar="DATA", help="output of data_prep.to_megatron, or path of a .bin")
+    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the tokenizer, to show text and tokens")
+    parser.add_argument("--document", type=int, nargs="+", metavar="N", help="show these documents (numbered from 0)")
     parser.add_argument(
-        "--weights", type=float, nargs="+", metavar="W", help="of the training run (data.weights; default: number of tokens)"
+        "--window", type=int, nargs="+", metavar="N", help="show these training samples, in training order (numbered from 0)"
     )
-    parser.add_argument("--max-tokens", type=int, default=200, metavar="N", help="list no more ids than that (default: 200)")
-    parser.add_argument("--check", action="store_true", help="also compare the digests of all files, which reads them once")
+    parser.add_argument(
+        "--sequence-length", type=int, metavar="N", help="sequence length of the training run, in tokens (data.sequence_length)"
+    )
+    parser.add_argument(
+        "--num-samples", type=int, metavar="N", help="number of samples of the training run: steps x schedule.global_batch_size"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the training run")
+    parser.add_argument(
+        "--weights",
+        type=float,
+        nargs="+",
+        metavar="W",
+        help="weights of the blend in the training run (data.weights; default: number of tokens)",
+    )
+    parser.add_argument("--max-tokens", type=int, default=200, metavar="N", help="maximum number of token ids to list (default: 200)")
+    parser.add_argument("--check", action="store_true", help="also verify the digests of all files, which reads them once")
     arguments = parser.parse_args(argv)
     datasets = [Dataset.open(path) for path in arguments.path]
     if arguments.check:

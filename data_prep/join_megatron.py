@@ -1,7 +1,7 @@
-"""Datasets of `data_prep.to_megatron` joined to one, in the order given: the last step of tasks that tokenized files of their own.
+"""Join outputs of `data_prep.to_megatron` into one dataset, in the order given: the last step after tokenizing in several tasks.
 
-The tokens are copied without being read into memory, and compared with the digests of the parts' manifests; the result is byte for byte
-what one run over all files gives.
+The tokens are copied without loading them into memory and checked against the digests in the manifests; the result is identical, byte for
+byte, to one run over all files.
 """
 
 from __future__ import annotations

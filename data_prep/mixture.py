@@ -1,9 +1,10 @@
-"""A training mixture: how many tokens of which language, corpus or domain, seen how often, and what is held out.
+"""Make a training mixture: token budgets per language, corpus or domain, epochs per corpus, and held-out validation text.
 
-Counts every document with each --tokenizer (budgets are in tokens of the first), holds out --validation-share of each language by whole groups of documents,
-takes documents in an order that the seed alone decides until each budget is met (in proportion to a number that they have, with --weight-key), and writes what `data_prep.to_megatron` takes:
-`train/CORPUS/` and `validation/LANGUAGE/`, every text once.  Epochs become weights of the blend (`blend.json`).  `report.md` has the tokens per
-corpus in every tokenizer (GaMS, table 1); `documents/` says of each document where it went.  The same input and options give the same bytes.
+Counts the tokens of every document with each --tokenizer (budgets are in tokens of the first), holds out --validation-share of each language in
+whole groups of documents, and samples documents in a random order until each budget is met (with --weight-key in proportion to a number in the
+document).  Writes the input of `data_prep.to_megatron`: `train/CORPUS/` and `validation/LANGUAGE/`, every text once.  Epochs become weights of the
+blend (`blend.json`).  `report.md` has the tokens per corpus in every tokenizer (GaMS, table 1); `documents/` records where each document went.
+The same input and options give the same bytes.
 """
 
 from __future__ import annotations
@@ -355,7 +356,11 @@ def _parser() -> argparse.ArgumentParser:
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)
     parser.add_argument(
-        "--tokenizer", nargs="+", required=True, metavar="NAME=DIR", help="what counts tokens; budgets are in those of the first"
+        "--tokenizer",
+        nargs="+",
+        required=True,
+        metavar="NAME=DIR",
+        help="tokenizers to count tokens with; budgets are in tokens of the first",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     parser.add_argument(
@@ -364,40 +369,43 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=Path(MEGATRON),
         metavar="DIR",
-        help=f"also make the training data, as data_prep.to_megatron, in DIR/CORPUS and DIR/validation/LANGUAGE (default: OUTPUT/{MEGATRON});"
-        " a recipe takes it as data.train=OUTPUT, or data.train=DIR",
+        help=f"also tokenize the mixture, as data_prep.to_megatron does, into DIR (default: OUTPUT/{MEGATRON}); for a recipe's data.train",
     )
-    what = parser.add_argument_group("what is in it (default: all, once)")
+    what = parser.add_argument_group("contents of the mixture (default: every document, once)")
     what.add_argument(
         "--budget",
         nargs="+",
         default=[],
         metavar="KEY:VALUE=N",
-        help="tokens (3e9) or share (75%%) of a language, corpus or domain, epochs counted",
+        help="tokens (3e9) or share (75%%) of a language, corpus or domain, epochs included",
     )
-    what.add_argument("--tokens", metavar="N", help="of all shares together, epochs counted (default: as many as there can be)")
-    what.add_argument("--epochs", nargs="+", default=[], metavar="CORPUS=N", help="how often training sees a corpus (default: once)")
+    what.add_argument("--tokens", metavar="N", help="total tokens of all shares, epochs included (default: as many as the data allow)")
     what.add_argument(
-        "--leave-out", nargs="+", default=[], metavar="KEY:VALUE", help="corpora that do not take part, for example domain:web"
+        "--epochs", nargs="+", default=[], metavar="CORPUS=N", help="number of times that training reads a corpus (default: 1)"
     )
+    what.add_argument("--leave-out", nargs="+", default=[], metavar="KEY:VALUE", help="corpora to leave out, for example domain:web")
     what.add_argument(
         "--weight-key",
         nargs="+",
         default=[],
         metavar="KEY",
-        help="take the documents of a budget in proportion to this number of theirs, such as score or doc_scores.0; CORPUS=KEY for one corpus",
+        help="sample documents in proportion to this number in the document, such as score or doc_scores.0; CORPUS=KEY for one corpus",
     )
-    what.add_argument("--sentences", type=int, metavar="N", help="so many sentences of each language, in place of documents")
-    held_out = parser.add_argument_group("what is held out")
+    what.add_argument("--sentences", type=int, metavar="N", help="take N sentences of each language, in place of documents")
+    held_out = parser.add_argument_group("held-out text")
     held_out.add_argument(
-        "--validation-share", type=float, default=0.0005, metavar="SHARE", help="of each language's tokens (default: 0.0005)"
+        "--validation-share",
+        type=float,
+        default=0.0005,
+        metavar="SHARE",
+        help="share of each language's tokens to hold out (default: 0.0005)",
     )
     held_out.add_argument(
-        "--group-key", default="group", metavar="KEY", help="documents with the same value stay together (default: group)"
+        "--group-key", default="group", metavar="KEY", help="key whose value groups documents that must stay together (default: group)"
     )
     run = parser.add_argument_group("running")
     add_bos_argument(run)
-    run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
+    run.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the sampling (default: 0)")
     command.add_running_arguments(run, skips_bad=False)
     on_ray.add_argument(run)
     return parser

@@ -1,8 +1,7 @@
-"""Tokenize questions with their answers for tuning on the answers alone: JSON lines -> Megatron's indexed format.
+"""Tokenize question-answer pairs for supervised fine-tuning with loss on the answers only: JSON lines -> Megatron's indexed format.
 
-Each pair is two documents, one behind the other: the prompt, made of the question, behind what the tokenizer puts in front of a text or --bos
-says; and the answer with the end-of-text token, without a beginning of its own.  Training
-(`recipes.train`) takes a pair as one sample and counts the loss of the answer's tokens.
+Each pair becomes two consecutive documents: the prompt made of the question, after the beginning-of-text token if --bos or the tokenizer
+adds one; and the answer with the end-of-text token.  Training (`recipes.train`) reads a pair as one sample and computes the loss on the answer.
 """
 
 from __future__ import annotations
@@ -117,12 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=QA_STAGE, example=f"python -m {QA_STAGE} --input pairs.jsonl --tokenizer opt-1.3b/ --output work/pairs"
     )
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, also compressed")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines files, also compressed")
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the tokenizer")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument("--template", default=TEMPLATE, help="of the prompt; \\n in it is a new line (default: {question}\\n)")
-    parser.add_argument("--question-key", default="question", metavar="KEY", help="of a line's question (default: question)")
-    parser.add_argument("--answer-key", default="answer", metavar="KEY", help="of a line's answer (default: answer)")
+    parser.add_argument("--template", default=TEMPLATE, help="template of the prompt; \\n is a new line (default: {question}\\n)")
+    parser.add_argument("--question-key", default="question", metavar="KEY", help="key of the question in a line (default: question)")
+    parser.add_argument("--answer-key", default="answer", metavar="KEY", help="key of the answer in a line (default: answer)")
     add_bos_argument(parser)
     arguments = parser.parse_args(argv)
     manifest = question_answers(

@@ -1,12 +1,11 @@
-"""Tokenized text for training: documents to Megatron's `.bin` and `.idx`, with an end-of-text token after each.
+"""Tokenize documents for training: text -> Megatron's `.bin` and `.idx`, with an end-of-text token after each document.
 
-In front of each document stands what the tokenizer's own post-processor puts there (Gemma, Llama: `<bos>`), or what --bos says.  Text that spells
-a special token (`</s>`) is text: only the end of a document is an end-of-text token.  Empty documents are left out and counted.  The ids are those of the tokenizer's own library, and so is each of the
-sample documents that are read back at the end; the same input gives the same bytes for any number of --workers.
+Each document begins as the tokenizer's post-processor has it (Gemma, Llama: `<bos>`), or as --bos says.  Text that spells a special token
+(`</s>`) stays text: only the end of a document is an end-of-text token.  Empty documents are skipped and counted.  Token ids are identical to those
+of the tokenizer's own library, which is checked on sample documents at the end; the same input gives the same bytes for any number of --workers.
 
-Each input file is a shard.  A run that was stopped, killed or ran out of disk leaves its finished shards in `.OUTPUT.unfinished`; the
-same command goes on with the others.  Tasks of a Slurm array take their own files and outputs, and `data_prep.join_megatron` makes one
-dataset of them.
+Each input file is a shard.  A run that was interrupted keeps its finished shards in `.OUTPUT.unfinished`, and the same command resumes with the
+others.  In a Slurm array, give each task its own files and output, and join the outputs with `data_prep.join_megatron`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tokenizers compared on your text: pieces per word, tokens per word, sentence and byte, words among the tokens, and which size to take.
+"""Compare tokenizers on your text: fertility (tokens per word), tokens per sentence and byte, whole-word tokens, and the vocabulary size to choose.
 
-Any number of tokenizers and of named corpora; the first corpus is the one that sizes are chosen on.  The output has `report.md`, `report.json` (every figure), one
-page without network (`report.html`) and the drawings as PNG.  A --tokenizer folder of `data_prep.train_tokenizer` with several tokenizers
-stands for all of them.
+Takes any number of tokenizers and named corpora; the vocabulary size is chosen on the first corpus.  The output has `report.md`, `report.json`
+(all figures), a page that needs no network (`report.html`) and the charts as PNG.  A folder of `data_prep.train_tokenizer` with several tokenizers
+counts as all of them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", nargs="+", required=True, metavar="[NAME=]DIR", help="folders of Hugging Face tokenizers")
     add_corpus_arguments(parser, order="sizes are chosen on the first")
     add_format_arguments(parser)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="measure each N-th document only (default: all)")
-    parser.add_argument("--words", choices=WORDS, default="whitespace", help="what a word is (default: what stands between white space)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="measure only every N-th document (default: all)")
+    parser.add_argument(
+        "--words", choices=WORDS, default="whitespace", help="word segmentation: by white space, or runs of letters (default: whitespace)"
+    )
     parser.add_argument(
         "--parallel",
         type=Path,
         metavar="FILE",
-        help="sentences in several languages: TSV with their names in the first line, or rows of eval.prepare",
+        help="parallel sentences: TSV with language names in the first line, or rows of eval.prepare",
     )
-    parser.add_argument("--parallel-columns", nargs="+", default=[], metavar="NAME", help="which of its columns (default: all)")
-    parser.add_argument("--lexicon", type=Path, metavar="TSV", help="words of the language, .gz or plain")
-    parser.add_argument("--lexicon-columns", type=int, nargs="+", default=[1], metavar="N", help="where they are, from 1 (default: 1)")
+    parser.add_argument("--parallel-columns", nargs="+", default=[], metavar="NAME", help="columns of --parallel to use (default: all)")
+    parser.add_argument("--lexicon", type=Path, metavar="TSV", help="list of words of the language, plain or .gz")
+    parser.add_argument(
+        "--lexicon-columns",
+        type=int,
+        nargs="+",
+        default=[1],
+        metavar="N",
+        help="columns of --lexicon that have the words, numbered from 1 (default: 1)",
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     arguments = parser.parse_args(argv)
     if arguments.every < 1:

@@ -1,10 +1,10 @@
-"""Tokenizers for the new language: SentencePiece BPE or Unigram or byte-level BPE, trained on text, exported as Hugging Face fast tokenizers.
+"""Train tokenizers on text of the new language (SentencePiece BPE or Unigram, or byte-level BPE) and export Hugging Face fast tokenizers.
 
-Any number of --vocab-size and --model, from one reading of the text; several go into folders MODEL-SIZE of the output.  Ids of SentencePiece models are
-proven equal in both libraries on every word of the training text and on hostile strings before anything is
-kept.  No text is changed (`identity` normalization) and, with byte fallback, none is lost: decoding gives back
-what was encoded, line breaks and emoji included.  (Only a literal U+2581, SentencePiece's mark for a space, comes back as a space.)
-The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </s> 2, <unk> 3; an encoder needs <mask> too, the last id
+Several values of --vocab-size and --model are trained from one reading of the text, into folders MODEL-SIZE of the output.  Before a SentencePiece
+model is kept, its token ids are checked to be equal in both libraries on every word of the training text and on adversarial strings.  Text is not
+normalised (`identity`) and, with byte fallback, decoding restores what was encoded, line breaks and emoji included.  (Only a literal U+2581,
+SentencePiece's mark for a space, comes back as a space.)
+The special tokens are those of GaMS, with their ids in OPT: <s> 0, <pad> 1, </s> 2, <unk> 3; an encoder also needs <mask>, the last id
 (--mask-token), as in RoBERTa and XLM-R.
 """
 
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
-    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files, or folders of them ({SUFFIXES_IN_WORDS})")
+    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files or folders ({SUFFIXES_IN_WORDS})")
     add_corpora_argument(parser)
     add_format_arguments(parser)
     parser.add_argument(
@@ -162,33 +162,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs="+",
         required=True,
         metavar="N",
-        help="number of ids, special tokens and bytes included; one or several",
+        help="vocabulary size, special tokens and bytes included; one or several",
     )
-    parser.add_argument("--model", choices=KINDS, nargs="+", default=["bpe"], help="one or several (default: bpe, of SentencePiece)")
+    parser.add_argument(
+        "--model", choices=KINDS, nargs="+", default=["bpe"], help="algorithm, one or several (default: bpe, by SentencePiece)"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     parser.add_argument(
         "--byte-fallback",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="spell unknown characters as bytes (256 ids) so that no text is lost; otherwise they become <unk> (default: spell)",
+        help="encode unknown characters as bytes (256 ids) instead of <unk> (default: yes)",
     )
     parser.add_argument(
         "--character-coverage",
         type=float,
         default=0.9995,
         metavar="SHARE",
-        help="share of characters with ids of their own (default: 0.9995)",
+        help="share of the characters of the text that the vocabulary covers (default: 0.9995)",
     )
-    parser.add_argument("--mask-token", action="store_true", help="give the last id to <mask>, behind which encoders learn to see")
+    parser.add_argument("--mask-token", action="store_true", help="add <mask> as the last id, for masked language modelling")
     command.add_running_arguments(parser, skips_bad=False)
     on_ray.add_argument(parser)
     parser.add_argument(
         "--report",
         type=Path,
         metavar="DIR",
-        help="also compare them, as data_prep.tokenizer_report, on every 20th document they were trained on",
+        help="also write a report as data_prep.tokenizer_report does, on every 20th training document",
     )
-    parser.add_argument("--compare", nargs="+", default=[], metavar="[NAME=]DIR", help="other tokenizers for that report")
+    parser.add_argument("--compare", nargs="+", default=[], metavar="[NAME=]DIR", help="other tokenizers to include in that report")
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
     if arguments.report is None and arguments.compare:

@@ -65,30 +65,31 @@ class VocabularyOptions:
 
     strategy: str = _option(
         "--vocabulary",
-        "that of --tokenizer; the source's with some or all tokens of another added, or in place of as many; without unused ones; or as it is",
+        "replace: use that of --tokenizer; expand, union: add some or all tokens of another to the source's; swap: exchange as many;"
+        " prune: remove unused tokens; keep: no change",
         "replace",
         choices=STRATEGIES,
     )
-    num_new_tokens: int | None = _count("--new-tokens", "tokens that expand adds or swap exchanges, usually 50 to 5,000")
+    num_new_tokens: int | None = _count("--new-tokens", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000")
     num_sentences: int = _count(
-        "--tokenizer-sentences", "sentences of --text from which expand learns tokens", 30_000
+        "--tokenizer-sentences", "number of sentences of --text from which expand learns tokens", 30_000
     )  # Yamaguchi et al. 2024
-    min_count: int = _count("--min-count", "prune keeps tokens that --text has so many times", 1)
+    min_count: int = _count("--min-count", "prune: minimum count in --text of a token to keep", 1)
     tokens_by: str | None = _option(
         "--tokens-by",
-        "expand and swap without --tokenizer: tokens of a tokenizer of the same kind trained on --text, or more merges of the source's own"
+        "expand and swap without --tokenizer: train an auxiliary tokenizer on --text, or continue the merges of the source's own"
         " (default: auxiliary)",
         choices=TOKENS_BY,
     )
     swap_scripts: Sequence[str] | None = _option(
         "--swap-script",
-        "swap: only tokens whose letters are all of these scripts go, such as Han Cyrillic Arabic",
+        "swap: give up only tokens written in these scripts, such as Han Cyrillic Arabic",
         nargs="+",
         metavar="SCRIPT",
     )
     swap_text: Sequence[Path] | None = _path(
         "--swap-text FILE",
-        "swap: text of languages that are given up, whose tokens go first; none of --text and --source-text goes",
+        "swap: text of languages to give up, whose tokens go first; tokens of --text and --source-text stay",
         nargs="+",
     )
 
@@ -97,9 +98,9 @@ class VocabularyOptions:
 class VectorOptions:
     """How word vectors of target tokens are trained on text; what is None follows from the size of the text."""
 
-    size: int | None = _count("--vector-size", "dimensions of fastText vectors, 300 or 100 by default by the size of the text")
-    epochs: int | None = _count("--vector-epochs", "passes over the text, 3 or more by default by the size of the text")
-    min_count: int | None = _count("--vector-min-count", "rarer tokens have no vector, 10 or less by default by the size of the text")
+    size: int | None = _count("--vector-size", "dimensions of fastText vectors (default: 300, or 100 for little text)")
+    epochs: int | None = _count("--vector-epochs", "passes over the text (default: 3, more for little text)")
+    min_count: int | None = _count("--vector-min-count", "minimum count of a token with a vector (default: 10, fewer for little text)")
 
     def __post_init__(self) -> None:
         for name, value in (("--vector-size", self.size), ("--vector-epochs", self.epochs), ("--vector-min-count", self.min_count)):
@@ -130,22 +131,26 @@ class LearningOptions:
         state: file that keeps what has been learned until the transfer is written; None to keep nothing.
     """
 
-    num_steps: int = _count("--steps", "batches to learn from", 200)
-    device: str | None = _option("--device", "cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    dtype: str | None = _option("--dtype", "of the frozen weights (default: float32 on a CPU, else bfloat16)", choices=LEARNING_DTYPES)
-    batch_size: int = _count("--batch-size", "windows of --text in a step", 8)
-    window_tokens: int = _count("--sequence-length", "most tokens of a window, of either tokenizer", 64)
-    learning_rate: float = _option(
-        "--learning-rate", "Adam's first step as a share of the root mean square of the source's rows", 0.005, type=float, metavar="X"
+    num_steps: int = _count("--steps", "training steps", 200)
+    device: str | None = _option("--device", "cpu, cuda, cuda:1 ... (default: cuda if available)")
+    dtype: str | None = _option(
+        "--dtype", "dtype of the frozen weights (default: float32 on a CPU, else bfloat16)", choices=LEARNING_DTYPES
     )
-    min_contexts: int = _count("--min-contexts", "tokens in fewer windows of the text keep their start", 3)
+    batch_size: int = _count("--batch-size", "windows of --text per step", 8)
+    window_tokens: int = _count("--sequence-length", "maximum tokens of a window, of either tokenizer", 64)
+    learning_rate: float = _option(
+        "--learning-rate", "Adam's first step, relative to the root mean square of the source's rows", 0.005, type=float, metavar="X"
+    )
+    min_contexts: int = _count("--min-contexts", "minimum windows that have a token; rarer tokens keep their initial row", 3)
     output_rows: str = _option(
         "--output-rows",
-        "token-distillation: rows of an output layer of its own by the mean of pieces or learned; tied rows learn from both",
+        "token-distillation: rows of an untied output layer, mean of the source tokens or learned; tied rows learn from both",
         "mean",
         choices=OUTPUT_ROWS,
     )
-    layer: int | None = _count("--distilled-layer", "token-distillation: layer whose states are compared (default: the last)")
+    layer: int | None = _count(
+        "--distilled-layer", "token-distillation: number of the layer whose hidden states are matched (default: the last)"
+    )
     state: Path | None = None
 
     def __post_init__(self) -> None:
@@ -188,17 +193,18 @@ class TransferRequest:
         learning: None where nothing is told, which is the defaults.
     """
 
-    source: Path = _path("--source DIR", "model folder with its tokenizer", MISSING, required=True)
+    source: Path = _path("--source DIR", "Hugging Face checkpoint of the source model, with its tokenizer", MISSING, required=True)
     tokenizer: Path | None = _path(
-        "--tokenizer DIR", "folder of the target tokenizer (replace, union; expand: instead of training one)", MISSING
+        "--tokenizer DIR", "folder of the target tokenizer (replace, union; expand: in place of training one)", MISSING
     )
     method: str | None = _option(
-        "--method", "how rows of new tokens are made; none with --vocabulary prune and keep", MISSING, **METHOD_NAME
+        "--method", "embedding initialisation method for new tokens; none with --vocabulary prune and keep", MISSING, **METHOD_NAME
     )
     vocabulary: VocabularyOptions = field(default_factory=VocabularyOptions)
     output_layer: str | None = _option(
         "--output-layer",
-        "one matrix with the input; a copy of it, trained apart; the source's own, transferred too; or drawn (default: as the source has it)",
+        "tied: shared with the input embedding; copied: a copy of it, untied; transferred: the source's own, transferred too; random: newly drawn"
+        " (default: as in the source)",
         choices=OUTPUT_LAYERS,
     )
     text: Documents | None = _path(
@@ -233,46 +239,46 @@ class TransferRequest:
     )
     as_published: bool | None = _option(
         "--as-published",
-        "do as the published code of the method where that is otherwise than its paper or than we do (docs/embeddings.md)",
+        "follow the published code of the method where it differs from the paper or from our default (docs/embeddings.md)",
         kind="another way in the published code",
         action="store_const",
         const=True,
     )
     num_atoms: int | None = _count(
         "--num-atoms",
-        "most shared tokens in a new one's sum (default: 64, but an eighth of the helper's dimensions)",
+        "maximum number of shared tokens combined for a new one (default: 64, at most an eighth of the helper's dimensions)",
         kind="how many shared tokens make a new one",
     )
     num_pairs: int | None = _count(
         "--num-pairs",
-        "shared tokens on which the map is fitted, drawn by the seed (default: all)",
+        "number of shared tokens to fit the map on, sampled by the seed (default: all)",
         kind="on how many shared tokens a map is fitted",
     )
     vectors: VectorOptions = field(default_factory=VectorOptions)
     learning: LearningOptions | None = field(default=None, metadata={"kind": "how to learn rows"})
-    fallback: str = _option("--fallback", "row of a token that the method has nothing for", "mean", choices=FALLBACKS)
+    fallback: str = _option("--fallback", "row of a token that the method cannot initialise", "mean", choices=FALLBACKS)
     factorised_size: int | str | None = _option(
         "--factorised-size",
-        "transfer coordinates of N dimensions (or full) instead of rows, as OFA does, and keep both factors in factors.safetensors",
+        "transfer a factorised embedding of N dimensions (or full), as OFA does, and keep both factors in factors.safetensors",
         metavar="N",
     )
     random_statistics: str = _option(
-        "--random-statistics", "mean and variance of drawn rows per dimension or over the matrix", "dimension", choices=STATISTICS
+        "--random-statistics", "mean and variance of random rows: per dimension or over the whole matrix", "dimension", choices=STATISTICS
     )
     matching: str = _option(
         "--match",
-        "take the row of a source token also for one that differs in capitals, in the space before it, or in both",
+        "also share rows of tokens that differ in case, in the leading space, or in both",
         "exact",
         choices=MATCHINGS,
     )
     special_tokens: Mapping[str, str] = _option(
         "--special-token",
-        "take the row of a target token from this source token",
+        "copy the row of this source token to the target token",
         factory=dict,
         action="append",
         metavar="TARGET=SOURCE",
     )
-    seed: int = _option("--seed", "decides all that is drawn", 42, type=int)
+    seed: int = _option("--seed", "random seed", 42, type=int)
 
 
 def _flag(option: Field[Any]) -> str:
@@ -297,21 +303,21 @@ def add_transfer_options(parser: argparse.ArgumentParser, *, method: str | None 
     uses = METHODS[method].uses if method is not None else None
     _add(parser, TransferRequest, leave_out=leave_out, uses=uses)
     parser.add_argument(
-        "--special-tokens", type=Path, metavar="FILE", help="the same in a file: target token, tab, source token on each line"
+        "--special-tokens", type=Path, metavar="FILE", help="the same from a file: target token, tab, source token on each line"
     )
     has_pairs = uses is None or "parallel" in uses
     parser.add_argument(
         "--parallel-columns",
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="names of two columns, where --parallel has more and a header" if has_pairs else argparse.SUPPRESS,
+        help="names of the two columns to use, if --parallel has a header" if has_pairs else argparse.SUPPRESS,
     )
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, help="what ends a document in a .txt file (default: an empty line)")
-    _add(parser.add_argument_group("the vocabulary"), VocabularyOptions)
+    _add(parser.add_argument_group("vocabulary"), VocabularyOptions)
     for name, title, options in (
-        ("vectors", "vectors trained on text", VectorOptions),
-        ("learning", "methods that learn", LearningOptions),
+        ("vectors", "fastText vectors trained on --text", VectorOptions),
+        ("learning", "training of new rows", LearningOptions),
     ):
         if name not in leave_out:
             serves = f"{title} ({', '.join(_users(name))})"

@@ -78,7 +78,7 @@ def add_named_input_argument(parser: argparse.ArgumentParser, *, more: str = "")
         "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... ({SUFFIXES_IN_WORDS}) or NAME=FOLDER{more}"
     )
     parser.add_argument(
-        "--ignore-other-files", action="store_true", help="read a folder in which more files are of unknown kinds than can be read"
+        "--ignore-other-files", action="store_true", help="read a folder even if most of its files are of unsupported types"
     )
 
 
@@ -88,8 +88,8 @@ def add_corpora_argument(parser: argparse.ArgumentParser) -> None:
         "--corpora",
         type=Path,
         metavar="YAML",
-        help="a list of {name: NAME, files: [FILE or pattern, ...], language: .., licence: .., domain: .., source: ..} in place of --input;"
-        f" {TABLE_NAME} in the output of the command before",
+        help=f"table of corpora in place of --input, such as {TABLE_NAME} of an earlier output: a list of"
+        " {name: NAME, files: [FILE or pattern, ...], language: .., licence: .., domain: .., source: ..}",
     )
 
 

@@ -118,9 +118,7 @@ class Documents:
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --input and the arguments of `add_format_arguments`."""
-    parser.add_argument(
-        "--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files, or folders of them ({SUFFIXES_IN_WORDS})"
-    )
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files or folders ({SUFFIXES_IN_WORDS})")
     add_format_arguments(parser)
 
 

@@ -52,8 +52,8 @@ def add_argument(parser: argparse._ActionsContainer) -> None:
         nargs="?",
         const="auto",
         metavar="ADDRESS",
-        help="give the work to the machines of this Ray cluster, which see the same directories (default: the one of this machine);"
-        " --workers is of each, at most",
+        help="distribute the work over this Ray cluster, whose machines share the file system (default: the cluster of this machine);"
+        " --workers is the maximum per machine",
     )
 
 

@@ -153,5 +153,5 @@ def add_bos_argument(parser: argparse._ActionsContainer) -> None:
         "--bos",
         choices=BOS_RULES,
         default="auto",
-        help="whether a beginning-of-text token stands in front of each document (default: auto, what the tokenizer's post-processor puts there)",
+        help="begin each document with a beginning-of-text token (default: auto, as the tokenizer's post-processor does)",
     )
