@@ -1,6 +1,6 @@
-"""List all patches with what they are for, and check them against the installed libraries.
+"""List all patches with their purpose, and check them against the installed libraries.
 
-Exit code 1 if one does not fit.  Training refuses to start without a patch that its numbers need; without another one it goes on.
+Exit code 1 if one does not fit.  Training refuses to start without a patch that its results depend on, and continues without any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a key of a project file or of a recipe is: meaning, type, unit, default, and an example.
+"""Explain the keys of a project file or of a recipe: meaning, type, unit, default and an example.
 
 `scion explain` lists the keys of a project file, `--recipe` those of a recipe.
 """
@@ -16,8 +16,10 @@ from recipes.rules.page import explanations
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what a key is, or all keys."""
     parser = command.parser(__doc__, prog="recipes.explain", example="python -m recipes.explain training.replay")
-    parser.add_argument("key", nargs="*", help="for example training.replay, languages.sl.texts, schedule.learning_rate (default: all)")
-    parser.add_argument("--recipe", action="store_true", help="keys of a recipe instead of those of a project file")
+    parser.add_argument(
+        "key", nargs="*", help="keys to explain, such as training.replay, languages.sl.texts or schedule.learning_rate (default: all)"
+    )
+    parser.add_argument("--recipe", action="store_true", help="explain the keys of a recipe instead of those of a project file")
     arguments = parser.parse_args(argv)
     of_recipe = explanations()
     if not arguments.key:

@@ -1,8 +1,8 @@
-"""Hand a recipe to the programs that come after NeMo 2: Megatron-Bridge's configuration, or the arguments of Megatron-LM.
+"""Export a recipe to the successors of NeMo 2: as a Megatron-Bridge configuration, or as arguments of Megatron-LM.
 
-The output has the checkpoint in the program's layout (linked where the file system can), what starts the training (`train.py` with
-`config.yaml`, or `train.sh`), and not_exported.md, which lists what the program does otherwise.  What would make another run of the recipe is
-refused.  What the program has trained comes back with `python -m conversion.change_layout --to nemo --context CHECKPOINT`.
+The output has the checkpoint in the program's layout (hard-linked if possible), the script that starts training (`train.py` with
+`config.yaml`, or `train.sh`), and not_exported.md, which lists what the program does differently.  Settings that the program cannot reproduce
+are refused.  To convert the trained checkpoint back: `python -m conversion.change_layout --to nemo --context CHECKPOINT`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         " model.checkpoint=nemo/sl data.train=[data/sl]",
     )
     parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
-    parser.add_argument("--to", required=True, choices=("megatron-bridge", "megatron-lm"), help="the program that is to train it")
-    parser.add_argument("--output", required=True, type=Path, help="folder to write; the program's run will be in run/ below it")
+    parser.add_argument("--to", required=True, choices=("megatron-bridge", "megatron-lm"), help="program that will train the recipe")
+    parser.add_argument("--output", required=True, type=Path, help="folder to write; the program writes its run to the subfolder run/")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     from recipes.exporting.folder import export

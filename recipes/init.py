@@ -1,6 +1,6 @@
-"""Write the file of a new project, with comments and values for this machine, or of a recipe of one's own (--recipe).
+"""Write the file of a new project, with comments and values for this machine, or with --recipe of a new recipe.
 
-Asks on a terminal for what the options do not say.  `scion run FILE` then goes from the text to the report.
+On a terminal, asks for what the options leave open.  `scion run FILE` then goes from the text to the report.
 """
 
 from __future__ import annotations
@@ -32,20 +32,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", nargs="?", type=Path, help="file to write (default: project.yaml, with --recipe recipe.yaml)")
     parser.add_argument(
-        "--source", help="model: a folder, OWNER/NAME of the Hugging Face hub, a GGUF file, or smollm2 (135M, fetched once)"
+        "--source", help="source model: a folder, OWNER/NAME on the Hugging Face Hub, a GGUF file, or smollm2 (135M, downloaded once)"
     )
     parser.add_argument(
-        "--language", nargs="+", action="extend", default=[], metavar="CODE=PATH", help="a language's files or folders of text"
+        "--language", nargs="+", action="extend", default=[], metavar="CODE=PATH", help="text files or folders of each language"
     )
     parser.add_argument(
-        "--heldout", nargs="+", action="extend", default=[], metavar="CODE=FILE", help="text to measure on (default: 1%% of the documents)"
+        "--heldout",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="CODE=FILE",
+        help="held-out text to evaluate on (default: 1%% of the documents)",
     )
-    parser.add_argument("--source-language", default="en", metavar="CODE", help="the language that the model knows (default: en)")
-    parser.add_argument("--vocabulary", metavar="KIND[=N]", help="expand=N, swap=N, replace=N or keep (default: expand=2000)")
+    parser.add_argument("--source-language", default="en", metavar="CODE", help="language of the source model (default: en)")
     parser.add_argument(
-        "--tokens", type=int, metavar="N", help="budget of each training (default: for minutes on a CPU, for hours on a GPU)"
+        "--vocabulary",
+        metavar="KIND[=N]",
+        help="what to do with the vocabulary: expand=N, swap=N, replace=N (N: tokens) or keep (default: expand=2000)",
     )
-    parser.add_argument("--recipe", action="store_true", help="write a recipe instead")
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="tokens to train on in each run (default: enough for minutes on a CPU, for hours on a GPU)"
+    )
+    parser.add_argument("--recipe", action="store_true", help="write a recipe instead of a project")
     arguments = parser.parse_args(argv)
     file = arguments.file or Path("recipe.yaml" if arguments.recipe else "project.yaml")
     if file.suffix not in (".yaml", ".yml"):

@@ -1,10 +1,10 @@
-"""Show what a recipe would do and what it costs: layout, steps, memory, time, energy; refuse contradictions.  Nothing is run.
+"""Show what a recipe would do and cost (layout, steps, memory, time, energy), and refuse contradictions; nothing is run.
 
-Without a checkpoint and data, the recipe of a published run is planned with the model and the number of tokens that it had.
+Without a checkpoint and data, the recipe of a published run is planned with the model and number of tokens of that run.
 With a GPU, from --gpu, the recipe (parallel.gpu) or this machine, the plan says whether the layout fits, how long the run takes and which
 layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
-are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
-With --rehearse the first and last rank of each pipeline stage are played on simulated GPUs, which takes up to a minute each.
+are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); assumptions are marked.
+With --rehearse the first and last rank of each pipeline stage are executed on simulated GPUs, which takes up to a minute each.
 """
 
 from __future__ import annotations
@@ -157,19 +157,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")
-    what.add_argument("--list", action="store_true", help="print the bundled recipes, each with what it is")
+    what.add_argument("--list", action="store_true", help="list the bundled recipes with their descriptions")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too: every key, its value, its source, what it means")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="also write an HTML page with every key, its value, its source and its meaning"
+    )
     parser.add_argument(
         "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
-    parser.add_argument("--rehearse", action="store_true", help="count the memory of ranks on simulated GPUs too (docs/planner.md)")
-    parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs to rank layouts for (default: that of the recipe)")
     parser.add_argument(
-        "--write-gb-per-second", type=float, default=costs.WRITE_RATE / 1e9, metavar="X", help="of checkpoints (default: 2)"
+        "--rehearse", action="store_true", help="also measure the memory of ranks in a simulated-GPU dry run (docs/planner.md)"
     )
-    parser.add_argument("--kg-co2-per-kwh", type=float, default=costs.KG_PER_KWH, metavar="X", help="of the grid (default: 0.432, Italy)")
+    parser.add_argument("--best", type=int, default=5, metavar="N", help="number of layouts to show (default: 5)")
+    parser.add_argument(
+        "--write-gb-per-second",
+        type=float,
+        default=costs.WRITE_RATE / 1e9,
+        metavar="X",
+        help="speed of writing checkpoints, in GB/s (default: 2)",
+    )
+    parser.add_argument(
+        "--kg-co2-per-kwh",
+        type=float,
+        default=costs.KG_PER_KWH,
+        metavar="X",
+        help="carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.list:

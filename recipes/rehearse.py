@@ -1,8 +1,8 @@
-"""Run a recipe on simulated GPUs, at its real size: finds what would fail, and counts memory, traffic and waits, rank by rank.
+"""Dry run of a recipe on simulated GPUs, at its real size: find what would fail; count memory, traffic and waits of each rank.
 
-Model, optimizer, data and callbacks are those of `recipes.train`; two steps are taken, with validation, a checkpoint, a resume and an
-asynchronous checkpoint, as one rank of the whole world.  Tensors have no values, so nothing is learnt of the loss.  Neither a GPU nor a compiler
-is needed.  Without a checkpoint and data, stand-ins of the recipe's sizes take their place.
+Model, optimizer, data and callbacks are those of `recipes.train`; each rank executes two steps, with validation, a checkpoint, a resume and
+an asynchronous checkpoint.  Tensors have sizes and no values, so the loss is not computed.  Neither a GPU nor a compiler
+is needed.  Without a checkpoint and data, placeholders of the recipe's sizes are used.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, metavar="R", help="rank to rehearse (default: 0)")
     which.add_argument(
-        "--ranks", metavar="LIST", help="ranks, `first`, `last`, or `stages` for the first and the last of each pipeline stage"
+        "--ranks",
+        metavar="LIST",
+        help="ranks to rehearse, with commas between: numbers, `first`, `last`, or `stages` (first and last of each pipeline stage)",
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="of the world, instead of the recipe's number")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in the simulated world (default: that of the recipe)")
     parser.add_argument(
         "--with",
         dest="stand_ins",
         metavar="LIST",
-        help="stand-ins for what only GPUs can build: transformer-engine=VERSION and apex, with a comma between (default: neither)",
+        help="packages to simulate that need a GPU: transformer-engine=VERSION and apex, with a comma between (default: neither)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too: memory over the phases of a step, and all else")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="also write an HTML page: memory over the phases of a step, traffic, waits"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.stand_ins is not None:

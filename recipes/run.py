@@ -1,7 +1,7 @@
-"""Run a whole piece of work, from text and a model to a report: on this machine, or with --on CLUSTER by Slurm.
+"""Run a whole project or pipeline, from text and a model to a report: on this machine, or with --on CLUSTER by Slurm.
 
-FILE is a project or a pipeline (docs/slurm.md).  What is complete is passed over, so that the same command goes on after anything that
-ended it.  What a changed setting touches runs again, and is named before; trainings, and what was made by hand, only with --rerun.
+FILE is a project or a pipeline (docs/slurm.md).  Complete stages are skipped, so the same command resumes after any
+interruption.  Stages that a changed setting affects are listed and run again; training, and outputs made manually, only with --rerun.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Plan, check and print; then run."""
     parser = command.parser(__doc__, prog="recipes.run", example="python -m recipes.run recipes/projects/demo_tiny.yaml --until tokenizer")
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="in place of what a project says, such as training.steps=20")
-    parser.add_argument("--eject", type=Path, metavar="FILE", help="write all stages of a project as a pipeline file, and run nothing")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the project file, such as training.steps=20")
+    parser.add_argument("--eject", type=Path, metavar="FILE", help="write the stages of a project as a pipeline file; run nothing")
     parser.add_argument(
-        "--show", action="store_true", help="print the stages with their commands (with --on each job script), and run nothing"
+        "--show", action="store_true", help="print the stages with their commands (with --on: each job script); run nothing"
     )
-    parser.add_argument("--until", metavar="STAGE", help="only this stage and what it needs")
-    parser.add_argument("--from", dest="start", metavar="STAGE", help="only this stage and what depends on it")
-    parser.add_argument("--only", metavar="STAGE", help="only this stage")
-    parser.add_argument("--rerun", action="store_true", help="make again whatever has changed, also trainings and what was made by hand")
+    parser.add_argument("--until", metavar="STAGE", help="run only this stage and what it depends on")
+    parser.add_argument("--from", dest="start", metavar="STAGE", help="run only this stage and what depends on it")
+    parser.add_argument("--only", metavar="STAGE", help="run only this stage")
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="run every stage that has changed again, including training and stages whose output was made manually",
+    )
     parser.add_argument("--on", metavar="CLUSTER", help="cluster to run on: bundled (slurm/clusters), or a YAML file of your own")
     parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", help="override of the cluster file")
-    parser.add_argument("--submit", action="store_true", help="with --on: send the jobs")
+    parser.add_argument("--submit", action="store_true", help="with --on: submit the jobs")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.on is None and (arguments.submit or arguments.account or arguments.set):
         raise ValueError("--submit, --account and --set are for a cluster; name one with --on, or leave them out")

@@ -1,4 +1,4 @@
-"""Print where every setting of the published runs comes from, as tables: the comments of their YAML files."""
+"""Print the source of every setting of the published runs, as tables made from the comments of their YAML files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Train a recipe with NeMo, from its checkpoint or from where the run was interrupted.
+"""Train a recipe with NeMo, from its checkpoint, or resume an interrupted run.
 
-On one machine the command starts a process per device itself; under Slurm or torchrun it is one of them.  Calling it
-again with the same --output goes on from the newest complete checkpoint.
+On one machine the command starts a process per device itself; under Slurm or torchrun it is one of them.  Running it
+again with the same --output resumes from the newest complete checkpoint.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every task of `slurm.doctor`'s job does: say what its node is like, and reduce a tensor over all tasks.
+"""Each task of `slurm.doctor`'s job: report the facts of its node, and all-reduce a tensor over all tasks.
 
-The job script calls it, users do not.
+Called by the job script, not by users.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TIMEOUT = timedelta(minutes=5)
 def main(argv: Sequence[str] | None = None) -> int:
     """Write this node's facts; rank 0 also writes the bandwidth."""
     parser = command.parser(__doc__, prog="slurm.checkup", example="python -m slurm.checkup --output doctor --path /scratch")
-    parser.add_argument("--output", required=True, type=Path, help="directory that the doctor made")
-    parser.add_argument("--path", nargs="*", default=[], type=Path, help="file systems whose free space counts")
+    parser.add_argument("--output", required=True, type=Path, help="directory that slurm.doctor created")
+    parser.add_argument("--path", nargs="*", default=[], type=Path, help="file systems whose free space is checked")
     arguments = parser.parse_args(argv)
     rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     facts = collect([*arguments.path, Path("/tmp"), Path("/dev/shm")], token=arguments.output / TOKEN_NAME)

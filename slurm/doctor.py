@@ -1,8 +1,8 @@
 """Check a cluster before a long run: login node, driver, software, network, clocks, disks, all-reduce.
 
-Without --submit only the login node is checked and the job script printed.  Each check says ok, problem and what to do, or not
-applicable; exit code 1 when there is a problem.  With --run, a run that was rehearsed is looked at too.  With --train, one node trains a tiny
-model for a few minutes in place of the other checks of nodes.
+Without --submit, only the login node is checked and the job script is printed.  Each check prints ok, a problem with its remedy, or not
+applicable; exit code 1 if there is a problem.  With --run, a rehearsed run is checked too.  With --train, one node trains a tiny
+model for a few minutes instead of the other node checks.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="to check (default: 2)")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="number of nodes to check (default: 2)")
     parser.add_argument(
-        "--output", required=True, type=output_directory, help="new directory for what the nodes say, on a file system that all of them see"
+        "--output", required=True, type=output_directory, help="new directory for the nodes' reports, on a file system that all nodes share"
     )
-    parser.add_argument("--wait-seconds", type=int, default=3600, metavar="S", help="for the job, queue included (default: 3600)")
-    parser.add_argument("--run", type=Path, metavar="RUN", help="a run: compare its first step with its rehearsal too")
-    parser.add_argument("--train", action="store_true", help="try training on one node: losses, kill and resume, kernels, speeds, a hang")
-    parser.add_argument("--submit", action="store_true", help="send the job and wait for it")
+    parser.add_argument(
+        "--wait-seconds", type=int, default=3600, metavar="S", help="seconds to wait for the job, including the queue (default: 3600)"
+    )
+    parser.add_argument("--run", type=Path, metavar="RUN", help="directory of a run: also compare its first step with its rehearsal")
+    parser.add_argument("--train", action="store_true", help="trial training on one node: losses, kill and resume, kernels, speeds, a hang")
+    parser.add_argument("--submit", action="store_true", help="submit the job and wait for it")
     arguments = parser.parse_args(argv)
     cluster, output = cluster_of(arguments), arguments.output
     if arguments.train:

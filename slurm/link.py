@@ -1,7 +1,7 @@
-"""One link of a chain: what happens on its first node before the training starts, and after it has ended.
+"""Begin or end one link of a chain, on its first node: the work before training starts and after it has ended.
 
-The job script calls it, users do not: `begin` decides whether there is anything to do and records the attempt, `end` records why it ended
-and cancels the links that are not needed any more.
+Called by the job script, not by users: `begin` decides whether there is anything to do and records the attempt; `end` records why it ended
+and cancels the links that are no longer needed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _PATIENCE_SECONDS = 600.0  # with a controller of Slurm that does not answer; gi
 def main(argv: Sequence[str] | None = None) -> int:
     """Begin or end one attempt; the exit code of `begin` says whether the training is to start."""
     parser = command.parser(__doc__, prog="slurm.link", example="python -m slurm.link begin --run runs/sl --submission 1")
-    parser.add_argument("moment", choices=("begin", "end"), help="before or after the training")
+    parser.add_argument("moment", choices=("begin", "end"), help="before or after training")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--run", type=Path, help="directory of the run")
-    place.add_argument("--runs", type=Path, help="in a job array: file with run and submission of every index")
-    parser.add_argument("--submission", type=int, default=0, help="number of the submission that the link belongs to, beside --run")
+    place.add_argument("--runs", type=Path, help="in a job array: file with the run and submission of each array index")
+    parser.add_argument("--submission", type=int, default=0, help="number of the submission that the link belongs to; with --run")
     arguments = parser.parse_args(argv)
     run_dir, submission = arguments.run, arguments.submission
     if arguments.runs:

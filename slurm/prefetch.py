@@ -1,8 +1,8 @@
-"""Bring what jobs need to a cluster's cache, on its login node: compute nodes have no internet.
+"""Download what jobs need into a cluster's cache, on its login node: compute nodes have no internet access.
 
 Files, container images, models and data sets of the Hugging Face hub, Python wheels, the published evaluation sets that
-`eval.prepare` reads, and the virtual environment as one file, which `runtime.node_dir` has every node unpack.  Each has a checksum, given or that of its first
-download, and an interrupted command goes on where it stopped.  --check reads all of it again.
+`eval.prepare` reads, and the virtual environment as one file, which every node unpacks into `runtime.node_dir`.  Each has a checksum, given or that of
+its first download; an interrupted command resumes where it stopped.  --check verifies all checksums.
 """
 
 from __future__ import annotations
@@ -41,16 +41,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m slurm.prefetch --cluster vega --image docker://nvcr.io/nvidia/nemo:25.11 --hub facebook/opt-1.3b --wheels requirements.txt",
     )
     add_cluster_arguments(parser)
-    parser.add_argument("--image", metavar="SOURCE", help="of the cluster's runtime.image, for example docker://nvcr.io/nvidia/nemo:25.11")
     parser.add_argument(
-        "--file", nargs=2, action="append", default=[], metavar=("URL", "SHA256"), help="a file, into files/ (may be repeated)"
+        "--image", metavar="SOURCE", help="source of the cluster's runtime.image, for example docker://nvcr.io/nvidia/nemo:25.11"
     )
-    parser.add_argument("--hub", nargs="+", default=[], metavar="NAME", help="owner/name, dataset:owner/name or owner/name@revision")
-    parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="wheels of a requirements file, into wheels/")
-    parser.add_argument("--evaluation", nargs="+", default=[], metavar="NAME", help="evaluation sets, as `eval.prepare --list` names them")
-    parser.add_argument("--mirror", metavar="URL", help="where the files of evaluation sets are, if not at their publishers' addresses")
-    parser.add_argument("--environment", action="store_true", help="pack the cluster's runtime.venv, for runtime.node_dir")
-    parser.add_argument("--check", action="store_true", help="read all that was fetched again and compare its checksums")
+    parser.add_argument(
+        "--file",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("URL", "SHA256"),
+        help="file to download into files/, with its checksum (may be repeated)",
+    )
+    parser.add_argument(
+        "--hub",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="models and data sets of the Hub: OWNER/NAME, dataset:OWNER/NAME or OWNER/NAME@REVISION",
+    )
+    parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="requirements file whose wheels to download into wheels/")
+    parser.add_argument(
+        "--evaluation", nargs="+", default=[], metavar="NAME", help="evaluation sets to download, by their names in `eval.prepare --list`"
+    )
+    parser.add_argument(
+        "--mirror", metavar="URL", help="base address of a mirror of the evaluation sets (default: their publishers' addresses)"
+    )
+    parser.add_argument("--environment", action="store_true", help="pack the cluster's runtime.venv into one file, for runtime.node_dir")
+    parser.add_argument("--check", action="store_true", help="verify the checksums of everything in the cache")
     arguments = parser.parse_args(argv)
     cluster = cluster_of(arguments)
     if cluster.cache_dir is None:

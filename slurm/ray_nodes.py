@@ -1,7 +1,7 @@
-"""Run a data command with `--ray` over the nodes of a Slurm step: every task of the step starts Ray on its node, the first also the command.
+"""Run a data command with `--ray` on the nodes of a Slurm step: each task starts Ray on its node, the first also the command.
 
-A node that is lost costs its tasks, which others do again, where job and step have `--no-kill`; with the first node the job is lost, and the
-same command goes on with what is finished: the other nodes queue it again.
+With `--no-kill` for job and step, the work of a lost node is repeated on others.  Losing the first node ends the job: the other
+nodes requeue it, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="slurm.ray_nodes",
         example="python -m slurm.ray_nodes data_prep.dedup --corpora c.yaml --ray --output unique/",
     )
-    parser.add_argument("module", help="of the command, as after `python -m`")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command, --ray among them")
+    parser.add_argument("module", help="module of the command, as after `python -m`")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the command, including --ray")
     arguments = parser.parse_args(argv)
     if missing := [name for name in _NEEDED if not os.environ.get(name)]:
         raise ValueError(f"{', '.join(missing)} not set; start this by srun in a job script that sources slurm/environment.sh")

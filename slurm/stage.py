@@ -1,6 +1,6 @@
-"""One stage of a pipeline inside its job: check what it needs, run it, and say on failure which stage it was and what to do.
+"""Run one stage of a pipeline inside its job: check its inputs, run it, and on failure report the stage and what to do.
 
-The jobs of a pipeline call it, users do not.
+Called by the jobs of a pipeline, not by users.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog="slurm.stage", example="python -m slurm.stage --pipeline work/submissions/001/pipeline.json --stage tokenizer"
     )
-    parser.add_argument("--pipeline", required=True, type=Path, help="the frozen copy of the pipeline")
+    parser.add_argument("--pipeline", required=True, type=Path, help="frozen copy of the pipeline")
     parser.add_argument("--stage", required=True, help="name of the stage")
-    parser.add_argument("--log-dir", type=Path, default=Path("."), help="where the job's log is, for the message of a failure")
+    parser.add_argument(
+        "--log-dir", type=Path, default=Path("."), help="directory of the job's log, named in the error message of a failure"
+    )
     arguments = parser.parse_args(argv)
     pipeline = pipeline_from_mapping(read_json(arguments.pipeline))
     is_array = bool(axes_of(pipeline, arguments.stage))

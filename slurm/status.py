@@ -1,6 +1,6 @@
-"""How a run is doing: attempts with the cause of each end, step, loss, tokens per second, time left; or the stages of a pipeline.
+"""Show the state of a run (attempts and why each ended, step, loss, tokens per second, time left) or of a pipeline's stages.
 
-Exit code 1 when a run has stopped before its end or a stage has failed.
+Exit code 1 if a run stopped before its last step or a stage failed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from slurm.stages.pipeline_submission import read_sent
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the state of runs and pipelines."""
     parser = command.parser(__doc__, prog="slurm.status", example="python -m slurm.status runs/sl --json")
-    parser.add_argument("directory", nargs="+", type=Path, help="directory of a run or of a pipeline")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    parser.add_argument("directory", nargs="+", type=Path, help="directories of runs or pipelines")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each directory")
     arguments = parser.parse_args(argv)
     codes = [_show(directory.resolve(), as_json=arguments.json) for directory in arguments.directory]
     return max(codes)

@@ -1,6 +1,6 @@
-"""End a run cleanly: no further link, and the one that runs saves a checkpoint and leaves.  Of a pipeline, all its runs and stages.
+"""Stop a run cleanly: cancel its waiting jobs, and let the running one save a checkpoint and exit; of a pipeline, all runs and stages.
 
-Submitting the run again goes on from there.  Interrupting this command only ends the waiting; the run stops all the same.
+Submitting the run again resumes it.  Interrupting this command only ends the waiting; the run stops all the same.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _LOOK_AGAIN_SECONDS = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask the run to stop and wait until it has."""
     parser = command.parser(__doc__, prog="slurm.stop", example="python -m slurm.stop runs/sl")
-    parser.add_argument("directory", type=Path, help="directory of a run or of a pipeline")
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="how long to wait for its end (default: 900)")
+    parser.add_argument("directory", type=Path, help="directory of the run or pipeline")
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, metavar="SECONDS", help="seconds to wait for the end of the run (default: 900)"
+    )
     arguments = parser.parse_args(argv)
     directory = arguments.directory.resolve()
     sent = read_sent(directory)

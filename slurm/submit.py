@@ -1,7 +1,7 @@
-"""Submit a training run to a Slurm cluster: print the plan and the exact job script, and send it with --submit.
+"""Submit a training run to a Slurm cluster: print the plan and the exact job script; with --submit, submit it.
 
-The run is a chain of jobs: each is told to save and leave before the time limit, and the next goes on from there.  The same command
-again goes on with a run that was stopped, and with more steps also with one that has finished.  Nothing is sent without --submit.
+The run is a chain of jobs: each saves and exits before its time limit, and the next resumes from there.  The same command
+again resumes a run that was stopped, and with more steps also one that has finished.  Nothing is submitted without --submit.
 """
 
 from __future__ import annotations
@@ -34,24 +34,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
-    parser.add_argument("--output", required=True, type=output_directory, help="directory of the run, on a file system that all nodes see")
+    parser.add_argument(
+        "--output", required=True, type=output_directory, help="directory of the run, on a file system that all nodes share"
+    )
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--name", help="of the job in the queue (default: the name of the output directory)")
-    parser.add_argument("--links", type=int, default=ChainPlan.links, metavar="N", help=f"jobs of the chain (default: {ChainPlan.links})")
+    parser.add_argument("--name", help="name of the jobs in the queue (default: the name of the output directory)")
+    parser.add_argument(
+        "--links", type=int, default=ChainPlan.links, metavar="N", help=f"number of jobs in the chain (default: {ChainPlan.links})"
+    )
     parser.add_argument(
         "--signal-seconds",
         type=int,
         default=ChainPlan.signal_seconds,
         metavar="S",
-        help="before the limit: save and leave (default: %(default)s)",
+        help="seconds before the time limit at which training saves and exits (default: %(default)s)",
     )
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="play ranks of the run on simulated GPUs first, and refuse it if that fails or does not fit (docs/planner.md)",
+        help="execute ranks of the run on simulated GPUs first; refuse the run if that fails or exceeds memory (docs/planner.md)",
     )
-    parser.add_argument("--submit", action="store_true", help="send it")
+    parser.add_argument("--submit", action="store_true", help="submit the jobs")
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)

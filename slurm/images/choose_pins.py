@@ -1,8 +1,8 @@
-"""Which of our pinned packages go onto an image, and whether the image's own stayed what they were.
+"""Choose which of our pinned packages to install on an image, and check that the image's own packages are unchanged.
 
-Run by the Python of the image, so it needs nothing but the standard library.  What is compiled for the image's GPUs and against one another
-(torch, TransformerEngine, apex, CUDA's libraries ...) is never installed over; everything else gets our version, in a layer of its own:
-a virtual environment that is searched before the image's packages and leaves them where they are.
+Run by the Python of the image, so it needs only the standard library.  Packages compiled for the image's GPUs and against each other
+(torch, TransformerEngine, apex, CUDA's libraries ...) are never replaced; everything else gets our version, in a separate layer:
+a virtual environment that is searched before the image's packages and leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -143,10 +143,12 @@ def problems(directory: Path, found: Mapping[str, str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose, or check what was chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layer", type=Path, required=True, metavar="DIR", help="virtual environment that the pins go into")
-    parser.add_argument("--requirements", type=Path, metavar="FILE", help="our pins; without them the layer is checked")
-    parser.add_argument("--without-nemo", action="store_true", help="for images of AMD's GPUs")
-    parser.add_argument("--keep", nargs="*", default=[], metavar="NAME", help="further packages of the image that stay")
+    parser.add_argument("--layer", type=Path, required=True, metavar="DIR", help="virtual environment to install the pinned packages into")
+    parser.add_argument(
+        "--requirements", type=Path, metavar="FILE", help="our pinned requirements; without this option the layer is only checked"
+    )
+    parser.add_argument("--without-nemo", action="store_true", help="leave out NeMo and what needs it, for images for AMD GPUs")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="NAME", help="further packages of the image to keep")
     arguments = parser.parse_args(argv)
     if arguments.requirements is None:
         wrong = problems(arguments.layer, installed_packages())

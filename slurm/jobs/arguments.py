@@ -12,8 +12,10 @@ from slurm.sites.cluster import Cluster, cluster_names, load_cluster
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """The cluster and what differs from its file."""
-    parser.add_argument("--cluster", required=True, help=f"bundled ({', '.join(cluster_names())}), or a YAML file of your own")
-    parser.add_argument("--account", help="that pays; short for --set account=NAME")
+    parser.add_argument(
+        "--cluster", required=True, help=f"cluster to run on: bundled ({', '.join(cluster_names())}), or a YAML file of your own"
+    )
+    parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
     parser.add_argument(
         "--set",
         action="append",
@@ -25,7 +27,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_time_argument(parser: argparse.ArgumentParser) -> None:
     """The time limit of a job."""
-    parser.add_argument("--time", metavar="HH:MM:SS", help="time limit of a job (default: that of the partition)")
+    parser.add_argument("--time", metavar="HH:MM:SS", help="time limit of each job (default: that of the partition)")
 
 
 def output_directory(text: str) -> Path:
