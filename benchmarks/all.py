@@ -1,8 +1,8 @@
-"""What every stage costs as a user calls it, from the start of the process to the last byte on disk, beside peers and limits on the same input in the same run.
+"""Measure the cost of every stage as a user runs it, from process start to the last byte on disk, beside peers and limits on the same input.
 
-Contenders of a case take turns over several rounds, each a process of its own.  Processor seconds say more than those of the clock wherever others use the
-machine too; the tables tell how many did.  What is measured is kept as COMMIT.json in the output folder, so that two commits can be compared: `--against` names
-such a file, and the command ends with 1 where a case got slower, or one of the project's own commands failed.  Calls at one commit fill one file, stage by stage.
+Contenders of a case alternate over several rounds, each in its own process.  On a shared machine, CPU seconds are more reliable than wall-clock
+seconds; the tables show the load.  Results are written to COMMIT.json in the output folder, so that two commits can be compared: `--against` takes
+such a file, and the exit code is 1 if a case got slower or one of the project's own commands failed.  Calls at one commit fill one file, stage by stage.
 `--tables COMMIT.json` measures nothing and prints the tables of the documentation.
 """
 
@@ -64,27 +64,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     folder: dict[str, Any] = {"type": Path, "metavar": "DIR"}
-    parser.add_argument("--text", nargs="+", help="real documents, as data_prep reads them", **file)
-    parser.add_argument("--output", help="folder of COMMIT.json", **folder)
-    parser.add_argument("--only", nargs="+", choices=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
+    parser.add_argument("--text", nargs="+", help="files with real documents, in any format that data_prep reads", **file)
+    parser.add_argument("--output", help="folder to write COMMIT.json to", **folder)
+    parser.add_argument(
+        "--only", nargs="+", choices=list(STAGES), metavar="STAGE", help=f"stages to measure: {', '.join(STAGES)} (default: all)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
     parser.add_argument("--work", help="folder for inputs, on the disk to be measured (default: in --output)", **folder)
-    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
-    parser.add_argument("--tables", help="print the documentation's tables of these results, a COMMIT.json, and measure nothing", **file)
-    parser.add_argument("--into", help="with --tables: put them between their marks in a page of the documentation too", **file)
-    parser.add_argument("--against", help="results of another commit, a COMMIT.json", **file)
-    parser.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
+    parser.add_argument("--prepare", action="store_true", help="make the inputs; measure nothing")
+    parser.add_argument("--tables", help="print the documentation's tables of these results (a COMMIT.json); measure nothing", **file)
+    parser.add_argument("--into", help="with --tables: also update the tables in this page of the documentation", **file)
+    parser.add_argument("--against", help="results of another commit (a COMMIT.json) to compare with", **file)
+    parser.add_argument("--peers", default="", metavar="PYTHON", help="Python interpreter with the packages of the peers installed")
     parser.add_argument("--model", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}", **folder)
     parser.add_argument("--gguf", help="GGUF of the same model, for from_gguf", **file)
-    parser.add_argument("--source-text", nargs="+", help="documents in the model's language, for wechsel", **file)
-    parser.add_argument("--dictionary", help="pairs of words of both languages, for wechsel", **file)
+    parser.add_argument("--source-text", nargs="+", help="files with documents in the model's language, for wechsel", **file)
+    parser.add_argument("--dictionary", help="bilingual dictionary (word pairs), for wechsel", **file)
     parser.add_argument(
-        "--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)"
+        "--shape", choices=SHAPES, default="llama-3.2-1b", help="architecture of the checkpoint to convert (default: llama-3.2-1b)"
     )
     dtypes = ("bfloat16", "float16", "float32")
-    parser.add_argument("--dtype", choices=dtypes, nargs="+", default=["bfloat16"], help="of it (default: bfloat16)")
-    parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
-    parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
+    parser.add_argument(
+        "--dtype", choices=dtypes, nargs="+", default=["bfloat16"], help="data types of that checkpoint (default: bfloat16)"
+    )
+    parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="size of the text, in MB (default: 25)")
+    parser.add_argument("--language", default="slv", help="language of the text, by datatrove's code (default: slv)")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Whether vLLM loads the exported checkpoint of every family and chooses the tokens that transformers chooses.
+"""Check that vLLM loads the exported checkpoint of every model family and generates the tokens that transformers generates.
 
-Run with an interpreter of `make test-vllm`, on random models of four layers whose heads have 32 dimensions, which vLLM's attention on a
-CPU wants.  Each model goes to NeMo and back first; the folder that comes back is what both libraries read.
+Needs the interpreter of `make test-vllm`.  The models are random, with four layers and heads of 32 dimensions, which vLLM's CPU attention
+requires.  Each model is first converted to NeMo and back; both libraries read the resulting folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog="benchmarks.family_vllm", example="python -m benchmarks.family_vllm --python .venv-vllm/bin/python"
     )
-    parser.add_argument("--python", required=True, help="interpreter that has vLLM")
-    parser.add_argument("--models", nargs="*", help="of tests/conversion/tiny_families.py (default: all that predict the next token)")
+    parser.add_argument("--python", required=True, help="Python interpreter with vLLM installed")
+    parser.add_argument("--models", nargs="*", help="names of models in tests/conversion/tiny_families.py (default: all causal ones)")
     arguments = parser.parse_args(argv)
 
     from conversion import hf_to_nemo, nemo_to_hf

@@ -1,7 +1,7 @@
-"""All tables and figures of the four papers: the commands that fill each, and with --run whether they come out in the paper's form.
+"""List the tables and figures of the four papers with the commands that fill them; with --run, check that each has the paper's form.
 
-A row works if its own commands ran, on tiny models and made rows in published form, and what they left has the form that
-`paper_forms.yaml` describes: rows, columns in order, units, intervals, marks, panels.  --write puts what came into docs/results/papers.md.
+A row works if its commands ran, on tiny models and synthetic rows in the published format, and their output has the form that
+`paper_forms.yaml` describes: rows, columns in order, units, intervals, marks, panels.  --write updates docs/results/papers.md.
 """
 
 from __future__ import annotations
@@ -215,10 +215,12 @@ def _commit() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the rows, or run them."""
     parser = command.parser(__doc__, prog="benchmarks.papers", example="python -m benchmarks.papers --run 'gams T1' 'sava T3'")
-    parser.add_argument("paper", nargs="?", choices=tuple(PAPERS), help="one paper (default: all)")
-    parser.add_argument("--run", nargs="*", metavar="NAME", help="run these rows, such as 'gams T1' (default: all, or all of the paper)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="new folder for what the rows leave (default: none is kept)")
-    parser.add_argument("--write", action="store_true", help="put the list with its states into docs/results/papers.md")
+    parser.add_argument("paper", nargs="?", choices=tuple(PAPERS), help="paper to list (default: all)")
+    parser.add_argument(
+        "--run", nargs="*", metavar="NAME", help="run these rows, such as 'gams T1' (default: all rows, or all of the paper)"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="new folder to keep the rows' outputs in (default: outputs are removed)")
+    parser.add_argument("--write", action="store_true", help="write the list with its states into docs/results/papers.md")
     arguments: argparse.Namespace = parser.parse_args(argv)
     items = [item for item in ITEMS if arguments.paper in (None, item.name.split()[0])]
     if unknown := set(arguments.run or ()) - {item.name for item in items}:

@@ -1,7 +1,7 @@
-"""The planner's throughput against published A100 numbers, row by row, and the fit of its three calibrated shares.
+"""Compare the planner's throughput with published A100 numbers, row by row, and fit its three calibrated shares.
 
-`--fit` finds the shares again by least squares over the rows marked with *, and predicts each of them from a fit without it
-(leave one out).  Rows without * took no part in any fit.
+`--fit` refits the shares by least squares over the rows marked with *, and predicts each row from a fit without it
+(leave one out).  Rows without * are not used in any fit.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def summary(name: str, errors: Sequence[float]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="benchmarks.planner", example="python -m benchmarks.planner --fit")
-    parser.add_argument("--fit", action="store_true", help="fit the shares again, and without each row (10 seconds)")
+    parser.add_argument("--fit", action="store_true", help="fit the shares, also leaving out each row in turn (10 seconds)")
     arguments: argparse.Namespace = parser.parse_args(argv)
     every = rows()
     calibrating = [row for row in every if row.calibrates]

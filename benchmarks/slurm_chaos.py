@@ -1,11 +1,11 @@
-"""The chaos of Slurm: single and combined faults on chains of a light training, on a real Slurm, and what held after each.
+"""Fault injection on a real Slurm: single and combined faults on chains of a small training run, and what is checked after each.
 
     SCION_SLURM_CLUSTER=slurm_cluster python -m benchmarks.slurm_chaos --seed 1 --singles 60 --combined 30
 
-Each case sends a chain, does its faults at random steps, and while it lasts compares what `slurm.status` says with Slurm's own queue and with the
-files.  In the end the run must have every step once with the loss of a run that nothing happened to: by itself where the table says so, else after
-the commands that the status names, when what the fault did to the site is undone.  No attempt may start before the newest whole checkpoint, and
-jobs of the same user with our names and nearly our comments must be as they were.  The exit code is 1 where a case did not hold.
+Each case submits a chain, injects its faults at random steps, and meanwhile compares the output of `slurm.status` with Slurm's queue and with the
+files.  In the end the run must have every step once, with the loss of an undisturbed run: by itself where the table says so, else after
+the commands that the status suggests, once the fault's effect on the site is undone.  No attempt may start before the newest complete checkpoint, and
+jobs of the same user with our names and nearly our comments must be unchanged.  The exit code is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def chosen(seed: int, singles: int, combined: int) -> list[tuple[Fault, ...]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--singles", type=int, default=60)
-    parser.add_argument("--combined", type=int, default=30)
-    parser.add_argument("--only", default="", help="cases whose faults' names have this in them")
-    parser.add_argument("--first", type=int, default=1, help="number of the case to begin with")
-    parser.add_argument("--send", type=Path, help="only send the chain of this run, and print the numbers of its jobs")
-    parser.add_argument("--die", action="store_true", help="with --send: before the number of the first is written down")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their steps (default: %(default)s)")
+    parser.add_argument("--singles", type=int, default=60, help="number of cases with one fault (default: %(default)s)")
+    parser.add_argument("--combined", type=int, default=30, help="number of cases with several faults (default: %(default)s)")
+    parser.add_argument("--only", default="", help="run only cases with this text in the name of a fault")
+    parser.add_argument("--first", type=int, default=1, help="number of the first case to run")
+    parser.add_argument("--send", type=Path, help="only submit the chain of this run, and print its job ids")
+    parser.add_argument("--die", action="store_true", help="with --send: exit before the id of the first job is recorded")
     arguments = parser.parse_args()
     if arguments.send:
         if arguments.die:

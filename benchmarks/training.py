@@ -1,9 +1,9 @@
-"""Tokens per second of training: this project's loop against a bare loop of Megatron-core and Hugging Face's Trainer.
+"""Measure training throughput (tokens per second): this project's loop against a bare Megatron-core loop and Hugging Face's Trainer.
 
-All three train the same OPT with batches of the same shape, each in processes of its own, taking turns over several rounds.
+All three train the same OPT with batches of the same shape, each in its own processes, alternating over several rounds.
 With a GPU the model is OPT-1.3B with 80,000 tokens (bfloat16, sequences of 2,048, torch's attention), and the targets are at most 3 % over
 the bare loop, 1.5 times the Trainer and, on an H100, 45 % of its peak.  Without one a small model in float32 shows what the loop adds.
-Medians over all steps; where others use the machine too, the times of the processor say more than those of the clock.
+Medians over all steps; on a shared machine, CPU times are more reliable than wall-clock times.
 """
 
 from __future__ import annotations
@@ -103,9 +103,15 @@ def rate_table(size: Size, steps: dict[str, dict[str, list[float]]], device: str
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="benchmarks.training", example="python -m benchmarks.training --rounds 3")
-    parser.add_argument("--size", choices=sorted(SIZES), help="default: gpu where there is one")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each loop has its turn (default: 3)")
-    parser.add_argument("--loops", nargs="+", choices=sorted(LOOPS), default=sorted(LOOPS), help="default: all; bare is always among them")
+    parser.add_argument("--size", choices=sorted(SIZES), help="size of the model (default: gpu where there is one)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
+    parser.add_argument(
+        "--loops",
+        nargs="+",
+        choices=sorted(LOOPS),
+        default=sorted(LOOPS),
+        help="training loops to measure; bare always runs (default: all)",
+    )
     arguments = parser.parse_args(argv)
     size = SIZES[arguments.size or _size_here()]
     loops = list(dict.fromkeys(["bare", *arguments.loops]))

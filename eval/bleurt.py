@@ -5,8 +5,8 @@ checkpoint beforehand, where there is a network:
 
   hf download lucadiliello/BLEURT-20 --local-dir bleurt-20
 
-Each model's folder is written anew below --output with all its other figures as they were.  What was scored before a kill is not scored
-again.
+Each model's folder is written below --output with all its other scores unchanged.  After an interruption, the same command scores only
+what is missing.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.bleurt", example="python -m eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/"
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="BLEURT's folder, in its PyTorch form")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of the BLEURT checkpoint in PyTorch form")
     parser.add_argument(
-        "--tasks", nargs="+", default=[], metavar="TASK", help="translations and summaries; default: all that were evaluated"
+        "--tasks", nargs="+", default=[], metavar="TASK", help="translation and summarisation tasks (default: all that were evaluated)"
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=16, help="answers per pass (default: %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=16, help="answers per forward pass (default: %(default)s)")
     return parser
 
 

@@ -7,8 +7,8 @@ fetch the checkpoint and its encoder's tokenizer beforehand, where there is a ne
   hf download FacebookAI/xlm-roberta-large config.json tokenizer.json tokenizer_config.json sentencepiece.bpe.model \\
     --local-dir xlm-roberta-large
 
-Each model's folder is written anew below --output with all its other figures as they were.  What was scored before a kill is not scored
-again.
+Each model's folder is written below --output with all its other scores unchanged.  After an interruption, the same command scores only
+what is missing.
 """
 
 from __future__ import annotations
@@ -185,12 +185,12 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m eval.comet --results results/ --checkpoint comet-22/ --encoder xlm-roberta-large/ --output scored/",
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="COMET's folder, or its checkpoint file")
-    parser.add_argument("--encoder", type=Path, metavar="DIR", help="config and tokenizer of the encoder that COMET was trained from")
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="translation tasks; default: all that were evaluated")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=16, help="translations per pass (default: %(default)s)")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="folder of the COMET model, or its checkpoint file")
+    parser.add_argument("--encoder", type=Path, metavar="DIR", help="folder with the config and tokenizer of COMET's encoder")
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="translation tasks (default: all that were evaluated)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=16, help="translations per forward pass (default: %(default)s)")
     return parser
 
 

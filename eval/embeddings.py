@@ -1,4 +1,4 @@
-"""Compare the embeddings of models by relative representations: before and after training, with the helper, with each other.
+"""Compare the embeddings of models by relative representations: before and after training, with a helper model, with each other.
 
 Similarity 1 is the same geometry up to rotation and scale; unrelated random embeddings are near 0.  Models of different vocabularies are
 compared on the tokens that all of them have.
@@ -82,9 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m eval.embeddings --model helper=helper/ before=hf_0/ after=hf/ --output likeness/",
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="two or more Hugging Face folders")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="similarity.html, .png, .csv and anchors.json")
-    parser.add_argument("--norm", choices=NORMS, default="dot", help="similarity to an anchor (default: %(default)s, as SAVA)")
-    parser.add_argument("--seed", type=int, default=42, help="of the anchors (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write: similarity.html, .png, .csv and anchors.json"
+    )
+    parser.add_argument(
+        "--norm", choices=NORMS, default="dot", help="similarity to an anchor: dot product or cosine (default: %(default)s, as SAVA)"
+    )
+    parser.add_argument("--seed", type=int, default=42, help="seed of the anchors (default: %(default)s)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The papers' figures from folders of results: a page, PNG, SVG and the numbers, one command each.
+"""Draw the papers' figures from folders of results: a page, PNG, SVG and the numbers.
 
 loss: training loss of several runs over steps, tokens or bytes, and validation loss below it where the runs have one.
 suite: mean score of a suite of tasks over the checkpoints of each run.
@@ -227,28 +227,43 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__, prog="eval.figures", example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/"
     )
-    parser.add_argument("kind", choices=KINDS, help="which figure")
-    parser.add_argument("--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss, and before suites: folders of recipes.train")
-    parser.add_argument("--against", choices=tuple(_AGAINST), default="steps", help="loss: what is right (default: %(default)s)")
-    parser.add_argument("--smooth", type=int, default=1, metavar="N", help="loss: mean over N logged steps (default: %(default)s)")
+    parser.add_argument("kind", choices=KINDS, help="figure to draw")
     parser.add_argument(
-        "--results", nargs="+", type=Path, default=[], metavar="DIR", help="suite, profile, new-tokens: folders of eval.harness"
+        "--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss, optionally suite: training runs, folders of recipes.train"
     )
     parser.add_argument(
-        "--tasks", nargs="+", default=[], metavar="PATTERN", help="suite, profile: a suite each, such as 'itabench_*_it'; new-tokens: tasks"
+        "--against", choices=tuple(_AGAINST), default="steps", help="loss: unit of the horizontal axis (default: %(default)s)"
     )
-    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: draws against tokens")
-    parser.add_argument("--baseline", metavar="NAME", help="the source model (default: the first that was not trained here)")
+    parser.add_argument(
+        "--smooth", type=int, default=1, metavar="N", help="loss: smooth by the mean over N logged steps (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--results",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="suite, profile, new-tokens: folders with results of eval.harness",
+    )
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="suite, profile: one suite per pattern, such as 'itabench_*_it'; new-tokens: tasks",
+    )
+    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: tokens of one training step; draws against tokens")
+    parser.add_argument("--baseline", metavar="NAME", help="name of the source model (default: the first model not trained here)")
     parser.add_argument("--efficiency", nargs="+", type=Path, default=[], metavar="DIR", help="new-tokens: outputs of eval.generate")
     parser.add_argument(
         "--grid",
         nargs="+",
         default=[],
         metavar="NAME=DIR",
-        help="new-tokens: a source model each, and below DIR the results and outputs of eval.generate --task of it and its models",
+        help="new-tokens: source models; DIR has the results and eval.generate --task outputs of each and its grafts",
     )
-    parser.add_argument("--title", help="heading of the page (default: by kind)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="figure.html, .png, .svg, .md and .csv")
+    parser.add_argument("--title", help="heading of the page (default: by kind of figure)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: figure.html, .png, .svg, .md and .csv")
     return parser
 
 

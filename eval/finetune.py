@@ -1,9 +1,9 @@
-"""Fine-tune encoders on labelled rows of one language and score every language: names, parts of speech, topics, as in OFA.
+"""Fine-tune encoders on labelled data of one language and score every language: named entities, parts of speech, topics, as in OFA.
 
 Hyperparameters are the paper's; each task is trained once for each seed, the epoch that is best on the development rows of the training
 languages is kept, and the test rows of all languages are labelled by it.  Scores go to the models' folders of results, beside those of
-eval.harness and eval.retrieval, for eval.report and eval.figures.  What was killed goes on from the last state of the training it was in, or
-after the last language it labelled, to the same figures.
+eval.harness and eval.retrieval, for eval.report and eval.figures.  An interrupted command resumes from the last saved training state, or
+after the last language scored, with the same results.
 """
 
 from __future__ import annotations
@@ -260,26 +260,40 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog=STAGE, example=f"python -m {STAGE} --model xlmr=xlm-r/ ofa=hf/ --data eval_data/ --tasks ner pos --output results/"
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders of encoders")
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="default: all three")
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="tasks to fine-tune on (default: all three)")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of eval.prepare: wikiann, ud_pos, taxi1500")
-    parser.add_argument("--train", nargs="+", default=["eng"], metavar="LANGUAGE", help="trained and chosen on (default: eng)")
-    parser.add_argument("--languages", nargs="+", metavar="LANGUAGE", help="scored (default: all that have rows)")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="default: 1 2 3 4 5")
-    parser.add_argument("--learning-rate", type=float, help="default: the paper's, 2e-5; of taxi1500 1e-5")
-    parser.add_argument("--global-batch-size", type=int, help="sentences of a step (default: the paper's, 32; of taxi1500 16)")
-    parser.add_argument("--epochs", type=int, help="default: the paper's, 10; of taxi1500 40")
-    parser.add_argument("--max-tokens", type=int, help="of a passage (default: the paper's, 256; of taxi1500 100)")
-    parser.add_argument("--micro-batch-size", type=int, default=8, help="passages at once; changes no figure beyond rounding (default: 8)")
-    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda where there is one)")
+    parser.add_argument(
+        "--train",
+        nargs="+",
+        default=["eng"],
+        metavar="LANGUAGE",
+        help="languages to train on and to select the best epoch on (default: eng)",
+    )
+    parser.add_argument("--languages", nargs="+", metavar="LANGUAGE", help="languages to score (default: all that have rows)")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="seeds, each a training run (default: 1 2 3 4 5)"
+    )
+    parser.add_argument("--learning-rate", type=float, help="peak learning rate (default: the paper's, 2e-5; of taxi1500 1e-5)")
+    parser.add_argument("--global-batch-size", type=int, help="sentences per optimizer step (default: the paper's, 32; of taxi1500 16)")
+    parser.add_argument("--epochs", type=int, help="number of epochs (default: the paper's, 10; of taxi1500 40)")
+    parser.add_argument(
+        "--max-tokens", type=int, help="maximum length of a passage, in tokens (default: the paper's, 256; of taxi1500 100)"
+    )
+    parser.add_argument(
+        "--micro-batch-size", type=int, default=8, help="passages per forward pass; changes results only by rounding (default: 8)"
+    )
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
     parser.add_argument(
         "--state-every-minutes",
         type=float,
         default=10.0,
         metavar="N",
-        help="keep a training's state, for what is killed in it (default: 10)",
+        help="minutes between saves of the training state, for resuming (default: 10)",
     )
-    parser.add_argument("--keep-models", action="store_true", help="keep the trained weights, for languages that come later")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model, as eval.harness writes")
+    parser.add_argument("--keep-models", action="store_true", help="keep the trained weights, to score more languages later")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model, as eval.harness writes"
+    )
     return parser
 
 

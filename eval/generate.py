@@ -1,7 +1,7 @@
-"""Generate texts with the papers' settings, token ids kept, and measure the inference efficiency of models beside the source model.
+"""Generate texts with the papers' settings, keep the token ids, and measure the inference efficiency of models beside the source model.
 
-Every model gets the same prompts, those of a task or a file, as often as --repeats says after one warm-up that is not counted.  Tokens per
-second are another unit for every vocabulary, so characters and bytes per second stand beside them, and the speedup is in bytes.
+Every model gets the same prompts, from a task or a file, --repeats times after one warm-up run that is not timed.  Tokens of different
+vocabularies are different units, so characters and bytes per second are reported too, and the speedup is in bytes.
 """
 
 from __future__ import annotations
@@ -156,27 +156,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders, the source model first")
     prompts = parser.add_mutually_exclusive_group(required=True)
-    prompts.add_argument("--prompts", type=Path, metavar="FILE", help="JSON Lines with `prompt`")
-    prompts.add_argument("--task", metavar="TASK", help="a generative task of eval/tasks: its prompts")
+    prompts.add_argument("--prompts", type=Path, metavar="FILE", help="JSON Lines file with the key `prompt`")
+    prompts.add_argument("--task", metavar="TASK", help="generative task of eval/tasks whose prompts to use")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the task, see docs/evaluation.md")
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer of tasks of summaries")
-    parser.add_argument("--items", type=int, metavar="N", help="only so many prompts of the task, drawn by its seed")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    parser.add_argument("--items", type=int, metavar="N", help="number of prompts of the task to use, drawn with its seed (default: all)")
     parser.add_argument(
         "--settings",
         choices=SETTINGS,
         required=True,
-        help="sava: greedy; lowres: sampled (lowres-beams: over 5 beams, as its paper's table has it); speed: greedy, of fixed length",
+        help="decoding: sava: greedy; lowres: sampling (lowres-beams: with 5 beams, as in its paper's table); speed: greedy, fixed length",
     )
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="other than the settings'")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs over all prompts (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1234, help="of sampling (default: %(default)s)")
-    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="default: %(default)s")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="maximum number of new tokens (default: that of --settings)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="number of timed runs over all prompts (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1234, help="seed of sampling (default: %(default)s)")
+    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="library that generates (default: %(default)s)")
     add_vllm_arguments(parser)
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts at once, the same for all models (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts per batch, the same for all models (default: %(default)s)")
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="prompts.jsonl, texts/MODEL.jsonl, texts.md, efficiency.json"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder to write: prompts.jsonl, texts/MODEL.jsonl, texts.md, efficiency.json",
     )
     return parser
 

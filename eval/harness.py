@@ -1,8 +1,8 @@
 """Evaluate checkpoints: bits per byte on held-out texts, and lm-eval tasks from local task folders.
 
 Every model gets a folder of its own below --output with `result.json`, the samples and items' scores of every task, the figures of every
-document and its manifest.  What a folder holds of the same model and settings is not computed again: a second command adds what is new,
-what failed or what was interrupted, which goes on after the last answer it wrote.
+document and its manifest.  Results of the same model and settings are kept: running the command again adds what is new,
+what failed or what was interrupted, which resumes after the last answer written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bits per byte against training step, per method: table, plot and one static page from results of eval.harness.
 
-The panels are the held-out texts in the order they were evaluated in, the target language first and English beside it: what a method
-gains there and what it costs here (figure 2 of the GaMS paper, in a unit that compares vocabularies).  Results without a method, such as
-the source model, are drawn as level lines.
+One panel per held-out text, in the order of evaluation: put the target language first and English beside it, to see what a method
+gains in one and costs in the other (figure 2 of the GaMS paper, in a unit that compares vocabularies).  Results without a method, such as
+those of the source model, are drawn as horizontal lines.
 """
 
 from __future__ import annotations
@@ -435,8 +435,10 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.learning_curves", example="python -m eval.learning_curves --results results/ --output learning_curves/"
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--continuations", type=Path, metavar="DIR", help="output of eval.generate, whose texts go on the page")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="learning_curves.html, .png, .svg, .md and .csv")
+    parser.add_argument("--continuations", type=Path, metavar="DIR", help="output of eval.generate whose texts to show on the page")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write: learning_curves.html, .png, .svg, .md and .csv"
+    )
     parser.add_argument("--title", default="Learning curves by embedding initialisation", help="heading of the page (default: %(default)s)")
     return parser
 

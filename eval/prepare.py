@@ -1,8 +1,8 @@
-"""Turn published evaluation sets, as their publishers ship them, into the rows that the papers' tasks read.
+"""Convert published evaluation sets, as their publishers ship them, into the rows that the papers' tasks read.
 
 --source is a folder with the published files (also the cache that `slurm.prefetch --evaluation` fills): Parquet, JSON Lines, CSV and TSV as they
-are, zip and tar files unopened.  Counts are held against those of the papers and publishers; other numbers are said, and a file with less
-than half or more than twice as many rows is refused as another one.  --list shows what is known.
+are, zip and tar files unopened.  Row counts are compared with those of papers and publishers: differences are reported, and a file with less
+than half or more than twice as many rows is refused.
 """
 
 from __future__ import annotations
@@ -170,11 +170,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__, prog="eval.prepare", example="python -m eval.prepare si_nli superglue_sl --source downloads/ --output eval_data/"
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="sets of --list; default: none")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="evaluation sets to prepare, by their names in --list")
     parser.add_argument("--source", type=Path, metavar="DIR", help="folder with the published files")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of evaluation data, for --data of eval.harness")
-    parser.add_argument("--sample", action="store_true", help="the source is a part of the set: counts are only reported")
-    parser.add_argument("--list", action="store_true", help="known sets, with their counts, licences and addresses")
+    parser.add_argument(
+        "--sample", action="store_true", help="the source is only a sample of the set: report row counts without checking them"
+    )
+    parser.add_argument("--list", action="store_true", help="list the known sets with their row counts, licences and addresses")
     return parser
 
 

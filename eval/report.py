@@ -1,7 +1,7 @@
-"""One report of many evaluated models: a page, Markdown, CSV and a LaTeX table, with intervals and paired tests.
+"""Write one report of several evaluated models: a page, Markdown, CSV and a LaTeX table, with intervals and paired tests.
 
-Every model's last checkpoint is compared with the baseline on the same items; models that were asked different prompts, or scored on
-different texts, are refused, and the first difference is named.
+Every model's last checkpoint is compared with the baseline on the same items; models with different prompts or texts are refused, naming
+the first difference.
 """
 
 from __future__ import annotations
@@ -95,24 +95,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="report.html, report.md, scores.csv, tables.tex, items.html"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder to write: report.html, report.md, scores.csv, tables.tex, items.html",
     )
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="run that the others are tested against; default: the one not trained here, or of the first --grid row",
+        help="model that the others are tested against (default: the one not trained here, or that of the first --grid row)",
     )
-    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="as the plan prints it: draws curves against tokens and bytes too")
-    parser.add_argument("--items", type=int, default=20, metavar="N", help="wins and losses shown of each task (default: 20; 0: no page)")
+    parser.add_argument(
+        "--tokens-per-step",
+        type=int,
+        metavar="N",
+        help="tokens of one training step, as the plan prints it: also draws curves against tokens and bytes",
+    )
+    parser.add_argument(
+        "--items", type=int, default=20, metavar="N", help="number of wins and losses to show for each task (default: 20; 0: no page)"
+    )
     parser.add_argument(
         "--efficiency",
         nargs="+",
         type=Path,
         default=[],
         metavar="DIR",
-        help="outputs of eval.generate: speed beside accuracy and tokenizer",
+        help="outputs of eval.generate: also tables of speed beside accuracy and tokenizer",
     )
-    parser.add_argument("--pairs", action="store_true", help="test all models against each other too: pairs.md and pairs.csv")
+    parser.add_argument("--pairs", action="store_true", help="also test all models against each other: pairs.md and pairs.csv")
     parser.add_argument(
         "--grid",
         nargs="+",
@@ -122,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         " grid.md, grid.csv, grid.tex",
     )
     parser.add_argument(
-        "--copied-rows", action="store_true", help="tables.tex: the rows too that the GaMS paper copies from SloBench and SENTA's authors"
+        "--copied-rows",
+        action="store_true",
+        help="tables.tex: include the rows that the GaMS paper copies from SloBench and SENTA's authors",
     )
     parser.add_argument(
         "--steps",
@@ -139,8 +152,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=DIR",
         help="folders of recipes.train of runs in the results: hours and carbon to the best checkpoint of encoders (OFA's Table 4)",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="that those runs were on (default: parallel.gpu of their recipes)")
-    parser.add_argument("--kg-co2-per-kwh", type=float, default=KG_PER_KWH, metavar="X", help="of the grid (default: 0.432, Italy)")
+    parser.add_argument("--gpu", metavar="NAME", help="GPU that the runs of --run used (default: parallel.gpu of their recipes)")
+    parser.add_argument(
+        "--kg-co2-per-kwh",
+        type=float,
+        default=KG_PER_KWH,
+        metavar="X",
+        help="carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
+    )
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 

@@ -1,7 +1,7 @@
-"""Score saved answers again: after a metric was corrected, without asking any model.
+"""Score saved answers again, without running any model: after a metric was corrected.
 
-Prompts must be those that were answered; where a task asks otherwise today, the command says so and writes nothing.  Each model's folder
-is written anew below --output with all its other figures as they were.
+Prompts must be those that were answered; if a task's prompts have changed, the command says so and writes nothing.  Each model's folder
+is written below --output with all its other scores unchanged.
 """
 
 from __future__ import annotations
@@ -77,13 +77,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.rescore",
         example="python -m eval.rescore --results results/focus --tasks sl_senta_5shot --data eval_data/ --output rescored/",
     )
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="models' folders of results of eval.harness")
+    parser.add_argument(
+        "--results", nargs="+", type=Path, required=True, metavar="DIR", help="models' folders of results, from eval.harness"
+    )
     parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="tasks to score again")
-    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data, as the answers were given to")
-    parser.add_argument("--metadata", default="{}", metavar="JSON", help="for the tasks, as the answers were given with")
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="additional folders of lm-eval tasks")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data that the answers were given with")
+    parser.add_argument("--metadata", default="{}", metavar="JSON", help="metadata of the tasks that the answers were given with")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
     return parser
 
 

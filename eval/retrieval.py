@@ -1,7 +1,7 @@
 """Sentence retrieval: how often the translation of an English sentence is among the nearest sentences of another language.
 
-Vectors are means over a layer of the model, 8 as in OFA; nearness is the cosine; 1,000 sentences at most, of verses 500.  Encoders and
-causal models alike are measured.
+Vectors are means over a layer of the model, 8 as in OFA, compared by cosine similarity.  Encoders and
+causal models can both be measured.
 """
 
 from __future__ import annotations
@@ -138,21 +138,35 @@ def _parser() -> argparse.ArgumentParser:
         example=f"python -m {STAGE} --model before=xlm-r/ after=hf/ --tatoeba xtreme/tatoeba --head slv hrv --output retrieval/",
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders")
-    parser.add_argument("--tatoeba", type=Path, metavar="DIR", help="XTREME's files, tatoeba.slv-eng.slv and tatoeba.slv-eng.eng ...")
-    parser.add_argument("--verses", nargs="+", metavar="LANGUAGE=FILE", help="verses, a number, a tab and a text a line")
-    parser.add_argument("--lines", nargs="+", metavar="LANGUAGE=FILE", help="texts whose lines translate those of --english")
-    parser.add_argument("--english", type=Path, metavar="FILE", help="the English text of --verses or --lines")
-    parser.add_argument("--head", nargs="+", default=[], metavar="LANGUAGE", help="languages of the base model, whose mean stands apart")
     parser.add_argument(
-        "--layer", type=int, default=LAYER, help="whose vectors are averaged, from 1 on; 0: embeddings (default: %(default)s)"
+        "--tatoeba", type=Path, metavar="DIR", help="folder with XTREME's files: tatoeba.slv-eng.slv, tatoeba.slv-eng.eng ..."
     )
-    parser.add_argument("--top", type=int, default=TOP, help="places that count (default: %(default)s)")
-    parser.add_argument("--max-sentences", type=int, help="of a language, the first so many (default: 1000; of verses 500)")
-    parser.add_argument("--batch-size", type=int, default=32, help="sentences at once (default: %(default)s)")
-    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument("--verses", nargs="+", metavar="LANGUAGE=FILE", help="verses of each language: one per line, as number, tab, text")
+    parser.add_argument("--lines", nargs="+", metavar="LANGUAGE=FILE", help="text of each language, aligned line by line with --english")
+    parser.add_argument("--english", type=Path, metavar="FILE", help="English side of --verses or --lines")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="also add to the models' results there, for eval.report and eval.figures"
+        "--head", nargs="+", default=[], metavar="LANGUAGE", help="languages of the base model, averaged separately from the others"
+    )
+    parser.add_argument(
+        "--layer",
+        type=int,
+        default=LAYER,
+        help="layer whose hidden states are averaged, counted from 1; 0: embeddings (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--top", type=int, default=TOP, help="number of nearest sentences among which the translation counts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-sentences", type=int, help="maximum number of sentences per language, the first ones (default: 1000; of verses 500)"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences per forward pass (default: %(default)s)")
+    parser.add_argument("--device", default=None, help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="also add the scores to the models' results in this folder, for eval.report and eval.figures",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"folder to write: {RESULTS_NAME} and retrieval.md")
     return parser

@@ -1,9 +1,9 @@
-"""What did a graft cost, and what does merging an instruction-tuned model into it bring back?
+"""Measure what a graft cost, and what merging an instruction-tuned model into it brings back.
 
-Each graft is merged with --instruct at each weight (`conversion.merge`), measured and removed: bits per byte of texts, prompts with answers that
-a program checks, and lm-eval tasks where asked.  With --source, which --instruct was tuned from, weights are of its chat vector: 0 is the graft,
-1 adds all of the difference.  Without it they are of a mean: 1 is --instruct, with the graft's rows for tokens that it lacks.
-Tasks are asked in the chat template of each tokenizer, or that of --instruct where there is none.  A second command does what is missing.
+Each graft is merged with --instruct at each weight (`conversion.merge`), measured and removed: bits per byte of texts, prompts whose answers
+a program checks, and optionally lm-eval tasks.  With --source, the base model of --instruct, the weight scales the chat vector: 0 is the graft,
+1 adds all of the difference.  Without it the merge is a weighted mean: 1 is --instruct, with the graft's rows for tokens that it lacks.
+Tasks use the chat template of each tokenizer, or that of --instruct where there is none.  Running the command again does what is missing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,15 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m eval.skills --source smollm2-base/ --instruct smollm2-instruct/ --graft work/trained \\\n"
         "      --text sl=heldout.sl.txt en=heldout.en.txt --output skills/",
     )
-    parser.add_argument("--graft", nargs="+", required=True, metavar="[NAME=]DIR", help="models with a changed vocabulary, or trained on")
-    parser.add_argument("--instruct", type=Path, required=True, metavar="DIR", help="instruction-tuned model that is merged into them")
     parser.add_argument(
-        "--source", type=Path, metavar="DIR", help="base model that --instruct was tuned from: chat vectors in place of a mean"
+        "--graft", nargs="+", required=True, metavar="[NAME=]DIR", help="grafted models: vocabulary changed, or continued pretraining"
+    )
+    parser.add_argument("--instruct", type=Path, required=True, metavar="DIR", help="instruction-tuned model to merge into the grafts")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        metavar="DIR",
+        help="base model that --instruct was tuned from: merge by chat vectors instead of a weighted mean",
     )
     weights = (0.0, 0.25, 0.5, 0.75, 1.0)
     parser.add_argument(
@@ -57,21 +62,35 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=weights,
         metavar="W",
-        help="of the merges; 0 is always there (default: 0 to 1 by quarters)",
+        help="weights of the merges; 0 is always included (default: 0 to 1 by quarters)",
     )
-    parser.add_argument("--missing-rows", choices=("keep", "pieces"), default="keep", help="as conversion.merge's (default: keep)")
-    parser.add_argument("--text", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts, of the source's language too")
+    parser.add_argument(
+        "--missing-rows",
+        choices=("keep", "pieces"),
+        default="keep",
+        help="rows of tokens that --instruct lacks, as in conversion.merge (default: keep)",
+    )
+    parser.add_argument(
+        "--text", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts, including some in the source language"
+    )
     add_format_arguments(parser)
-    parser.add_argument("--prompts", nargs="*", choices=PROMPTS, help="languages of the prompts (default: those of --text that have some)")
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks besides, as eval.harness takes them")
+    parser.add_argument(
+        "--prompts",
+        nargs="*",
+        choices=PROMPTS,
+        help="languages of the instruction prompts (default: those of --text for which prompts exist)",
+    )
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="further lm-eval tasks, as eval.harness takes them")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
     parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
     parser.add_argument("--keep", action="store_true", help="keep the merged models, in merged/ below --output")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=8, help="requests per forward pass in tasks (default: %(default)s)")
     parser.add_argument("--title", default="What a graft cost, and what merging brings back", help="heading of the page")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results/ of each model, report/skills.html")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write: results/ of each model, report/skills.html"
+    )
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Answer the GaMS paper's test rows, whose labels SloBench keeps for itself, and write the files that SloBench scores.
+"""Answer the GaMS paper's test sets, whose labels are private to SloBench, and write the files that SloBench scores.
 
-`eval.prepare` keeps these rows apart: 30 of BoolQ, 250 of CB, 500 of COPA, 333 questions of MultiRC, 29 of RTE, 146 of WSC and 998 pairs of SI-NLI.
-They are asked as the tasks `sl_*_gen` ask the labelled ones, with the paper's numbers of examples from the training rows.  The share of
-invalid answers, which needs no label, is printed; an invalid answer is sent as a label drawn at random, as the paper's framework does.
+`eval.prepare` stores these rows separately: 30 of BoolQ, 250 of CB, 500 of COPA, 333 questions of MultiRC, 29 of RTE, 146 of WSC and 998 pairs of SI-NLI.
+Prompts are those of the tasks `sl_*_gen`, with the paper's number of few-shot examples from the training rows.  The share of
+invalid answers, which needs no label, is printed; an invalid answer is replaced by a random label, as in the paper's framework.
 """
 
 from __future__ import annotations
@@ -139,14 +139,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face folder, or a LoRA adapter")
     parser.add_argument("--data", metavar="DIR", help="output of eval.prepare superglue_sl si_nli, with the unlabelled test rows")
-    parser.add_argument("--wording", choices=tuple(WORDINGS), default="2024-10", help="prompts by date; the paper's: 2024-07")
     parser.add_argument(
-        "--seed", type=int, default=DEFAULT_SEED, help="of examples and of labels for invalid answers (default: %(default)s)"
+        "--wording",
+        choices=tuple(WORDINGS),
+        default="2024-10",
+        help="version of the prompts; 2024-07 is the paper's (default: %(default)s)",
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts at once (default: %(default)s)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"a file per set, and {ANSWERS_NAME} with the texts")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=DEFAULT_SEED,
+        help="seed of the examples and of random labels for invalid answers (default: %(default)s)",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts per batch (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help=f"folder to write: one file per set, and {ANSWERS_NAME} with the texts"
+    )
     return parser
 
 

@@ -1,9 +1,9 @@
 """Evaluate every checkpoint of a training run as it appears: export, comparison with the original, texts and tasks.
 
-The newest checkpoint goes first, then those that were missed.  What is done, failed and waiting is kept in files below --output, so the
+The newest checkpoint goes first, then those that were missed.  The state of the queue is kept in files below --output, so the
 command can be stopped and started at any time, and any number of them can share the work; `slurm.watch` makes them the jobs of a Slurm
-array.  SIGUSR1 or SIGTERM gives the checkpoint that is being evaluated back, for another.  A checkpoint that waits is held against a
-training that keeps only its newest ones.  What follows `--` goes to eval.harness as it stands.
+array.  SIGUSR1 or SIGTERM returns the checkpoint being evaluated to the queue.  A waiting checkpoint is protected from a
+training run that keeps only its newest ones.  What follows `--` is passed to eval.harness unchanged.
 """
 
 from __future__ import annotations
@@ -48,20 +48,28 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.watch",
         example="python -m eval.watch --run work/run --output work/evaluations -- --text sl=heldout.sl.txt --tasks completion_sl",
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="output of recipes.train")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="queue/, results/, logs/ and exports/ are kept here")
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="directory of the training run (output of recipes.train)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of queue/, results/, logs/ and exports/")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="print what is done and what waits, and end")
-    what.add_argument("--release", action="store_true", help="end all holds of this --output on the run's checkpoints, and end")
-    what.add_argument("--once", action="store_true", help="end when nothing waits, instead of watching until the run is over")
-    parser.add_argument("--retry-failed", action="store_true", help="try again what failed")
+    what.add_argument("--status", action="store_true", help="print what is done and what is waiting, and exit")
+    what.add_argument("--release", action="store_true", help="release the run's checkpoints that this --output holds, and exit")
+    what.add_argument("--once", action="store_true", help="exit when the queue is empty, instead of watching until the run is over")
+    parser.add_argument("--retry-failed", action="store_true", help="retry checkpoints whose evaluation failed")
     parser.add_argument("--keep-exports", action="store_true", help="keep the Hugging Face folder of every checkpoint")
-    parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)")
-    parser.add_argument("--idle-minutes", type=float, metavar="M", help="end when nothing came for so long (default: never)")
     parser.add_argument(
-        "--hold-hours", type=float, default=24, metavar="H", help="a waiting checkpoint is held so long after the last look (default: 24)"
+        "--every", type=float, default=60, metavar="SECONDS", help="seconds between two checks for new checkpoints (default: %(default)s)"
     )
-    parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings for eval.harness")
+    parser.add_argument(
+        "--idle-minutes", type=float, metavar="M", help="minutes without a new checkpoint after which to exit (default: never)"
+    )
+    parser.add_argument(
+        "--hold-hours",
+        type=float,
+        default=24,
+        metavar="H",
+        help="hours that a waiting checkpoint is protected from deletion after the last check (default: 24)",
+    )
+    parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings, as eval.harness takes them")
     return parser
 
 

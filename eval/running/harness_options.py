@@ -21,75 +21,85 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="[NAME=]FOLDER",
-        help="Hugging Face folders, or LoRA adapters; the name is the result's",
+        help="Hugging Face folders or LoRA adapters; NAME is the name in the results",
     )
     parser.add_argument(
-        "--base", type=Path, metavar="DIR", help="model of LoRA adapters (PEFT) among --model, where their config names no folder here"
+        "--base", type=Path, metavar="DIR", help="base model of LoRA adapters (PEFT) in --model, if their config names no local folder"
     )
     parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({SUFFIXES_IN_WORDS})")
     add_format_arguments(parser)
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks, of --task-dir and of lm-eval itself"
     )
-    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
+    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="additional folders of lm-eval tasks")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
     parser.add_argument(
-        "--hub", type=Path, metavar="DIR", help="data sets of lm-eval's own tasks: the cache of slurm.prefetch, or a folder of OWNER/NAME"
+        "--hub",
+        type=Path,
+        metavar="DIR",
+        help="data sets of lm-eval's own tasks: the cache of slurm.prefetch, or a folder with OWNER/NAME below it",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
     parser.add_argument(
         "--metadata",
         default="{}",
         metavar="JSON",
-        help="for the tasks, as lm-eval's: shots, seed, split, items; wording (of the Slovene sets); beams (of tasks that sample)",
+        help="metadata for the tasks, as in lm-eval: shots, seed, split, items; wording (Slovene sets); beams (tasks that sample)",
     )
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
     parser.add_argument(
         "--run",
         type=Path,
         metavar="DIR",
-        help="output of recipes.train that the models are checkpoints of: scores are logged beside its curves",
+        help="training run (output of recipes.train) that the models are checkpoints of: scores are logged with its curves",
     )
     parser.add_argument(
         "--start-token",
         metavar="TOKEN",
         default="auto",
-        help=f"before every document of a text: {', '.join(START_TOKEN_RULES)}, or any token as the tokenizer spells it; auto is what the"
-        " tokenizer itself puts there, else what ended documents in training: EOS, or <|endoftext|> and its like where EOS ends a turn",
+        help=f"token before every document of a text: {', '.join(START_TOKEN_RULES)}, or any token of the tokenizer; auto: what the tokenizer"
+        " adds itself, else what ended documents in training (EOS, or <|endoftext|> and its like where EOS ends a turn)",
     )
     parser.add_argument(
-        "--context-length", type=int, metavar="TOKENS", help="positions per pass; default: all of the model's, in texts at most 2048"
+        "--context-length",
+        type=int,
+        metavar="TOKENS",
+        help="tokens per forward pass (default: the model's context length; for texts at most 2048)",
     )
     parser.add_argument(
         "--cut-prompts",
         action="store_true",
-        help="let prompts that do not fit lose examples, then the end of their article; reports say so",
+        help="shorten prompts that exceed the context: drop examples, then the end of the article; reported",
     )
     parser.add_argument(
         "--chat-template",
         nargs="?",
         const=OWN_TEMPLATE,
         metavar="NAME",
-        help="ask tasks in the chat template of each model's tokenizer; NAME: of several that it has",
+        help="apply the chat template of each model's tokenizer to tasks; NAME: which one, if it has several",
     )
     parser.add_argument(
-        "--system-prompt", metavar="TEXT", help="before every task's prompt, in the template's place for it if there is one"
+        "--system-prompt", metavar="TEXT", help="system prompt before every task's prompt, as the chat template's system turn if it has one"
     )
     parser.add_argument(
         "--fewshot-as-multiturn",
         action=argparse.BooleanOptionalAction,
-        help="examples are turns of the conversation, not one message with the question (default: with --chat-template, as lm-eval)",
+        help="make few-shot examples turns of the conversation, not one message with the question (default: with --chat-template, as lm-eval)",
     )
-    parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
-    parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
+    parser.add_argument("--sampling-seed", type=int, default=1234, help="seed of tasks that sample (default: %(default)s)")
+    parser.add_argument("--backend", choices=BACKENDS, default="hf", help="library that runs the tasks (default: %(default)s)")
     add_vllm_arguments(parser)
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
     parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that share the requests: each a GPU, or a share of the cores"
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of processes that share the requests, each with one GPU or a share of the cores (default: 1)",
     )
-    parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=8, help="requests per forward pass in tasks (default: %(default)s)")
 
 
 def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +108,7 @@ def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         "--vllm-arguments",
         default="{}",
         metavar="JSON",
-        help='for vLLM\'s engine, such as {"gpu_memory_utilization": 0.6, "tensor_parallel_size": 2, "enforce_eager": true}',
+        help='arguments of vLLM\'s engine, such as {"gpu_memory_utilization": 0.6, "tensor_parallel_size": 2, "enforce_eager": true}',
     )
 
 
