@@ -179,7 +179,7 @@ def make_place(output_dir: Path, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"the output {output_dir} cannot be made: {directory}: {error.strerror}; choose another --output") from error
+        raise ValueError(f"the output {output_dir} cannot be created: {directory}: {error.strerror}; choose another --output") from error
 
 
 def _require_place(output_dir: Path) -> None:
@@ -187,15 +187,15 @@ def _require_place(output_dir: Path) -> None:
     beside = _partial_name(output_dir)
     if (too_many := len(os.fsencode(beside)) - _MAX_NAME_BYTES) > 0:
         raise ValueError(
-            f"the name of the output {shown_name(output_dir)} is {too_many} bytes too long, as it is written aside under a longer one;"
+            f"the name of the output {shown_name(output_dir)} is {too_many} bytes too long, as a temporary directory gets a longer name;"
             " choose a shorter --output"
         )
     there = next(path for path in output_dir.parents if os.path.lexists(path))
     if not there.is_dir():
-        raise ValueError(f"the output {output_dir} is to lie below {there}, which is no directory; choose another --output")
+        raise ValueError(f"the output {output_dir} would be inside {there}, which is not a directory; choose another --output")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(
-            f"the output {output_dir} cannot be made: {there} may not be written to by this user, or its file system by nobody;"
+            f"the output {output_dir} cannot be created: {there} is not writable for this user or is on a read-only file system;"
             " choose another --output"
         )
 
@@ -216,7 +216,7 @@ def partial_directory(output_dir: Path) -> Iterator[Path]:
         if writer is not None and writer.is_gone:
             shutil.rmtree(left, ignore_errors=True)
         elif writer is None or not writer.is_here:
-            print(f"note: {left} is of {writer or 'an unknown process'}; remove it if that has ended", file=sys.stderr)
+            print(f"note: {left} is of {writer or 'an unknown process'}; remove it if that process has ended", file=sys.stderr)
     staging = output_dir.parent / _partial_name(output_dir)
     make_place(output_dir, staging)
     try:
@@ -249,7 +249,7 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
             os.replace(staging, output_dir)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise ValueError(f"the output directory {output_dir} is not empty any more: something else wrote it meanwhile") from error
+            raise ValueError(f"the output directory {output_dir} is no longer empty: another process wrote into it") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
                 f"the disk is full while writing {output_dir}: {error}; nothing was kept; free some space or choose another --output"
@@ -369,7 +369,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         _require_types(manifest)
         return manifest
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no manifest of format {MANIFEST_FORMAT} ({error}); make the folder again") from error
+        raise ValueError(f"{path} is not a manifest of format {MANIFEST_FORMAT} ({error}); make the folder again") from error
 
 
 def _require_types(manifest: Manifest) -> None:
@@ -397,7 +397,7 @@ def require_manifest(directory: Path, *, stages: Iterable[str], made_by: str) ->
         made_by: the command to name in the error, for example `python -m data_prep.to_megatron`.
     """
     if not directory.is_dir():
-        raise ValueError(f"{directory} is no directory; make it with `{made_by}`")
+        raise ValueError(f"{directory} is not a directory; make it with `{made_by}`")
     manifest = read_manifest(directory)
     if manifest is None:
         raise ValueError(f"{directory} has no {MANIFEST_NAME}; make it with `{made_by}`")

@@ -131,7 +131,7 @@ def print_report(directory: Path) -> None:
     try:
         print((directory / "report.md").read_text(encoding="utf-8"), end="")
     except OSError as error:
-        print(f"{directory / 'report.md'}: written, but cannot be read now: {error}")
+        print(f"{directory / 'report.md'}: written, but cannot be read back: {error}")
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
@@ -149,7 +149,7 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     os.environ.setdefault("PYTHONWARNINGS", "ignore:The pynvml package is deprecated:FutureWarning")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our letters, a name that is no UTF-8: still an answer
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our letters, a name that is not UTF-8: still an answer
     code = _exit_code(main)
     _discard_what_cannot_be_printed()
     gc.freeze()  # a last look for cycles among all that was imported is for nobody
@@ -219,7 +219,7 @@ def _require_unicode_arguments() -> None:
             argument.encode()
         except UnicodeEncodeError:
             raise ValueError(
-                f"the argument {system_errors.shown_name(argument)} is no UTF-8, which an output's manifest could not hold; rename the file"
+                f"the argument {system_errors.shown_name(argument)} is not UTF-8, which an output's manifest could not hold; rename the file"
             ) from None
 
 

@@ -222,7 +222,7 @@ def wait_for_lease(directory: Path, launch: str, *, timeout_seconds: float) -> F
             if (seen := _look(path)) is not None and seen.holder is not None and seen.holder.launch == launch:
                 return Fence(path, seen.holder.token)
         time.sleep(_POLL_SECONDS)
-    raise InUseError(f"rank 0 has not got the lease on {directory} in {timeout_seconds:.0f} s; its messages say why")
+    raise InUseError(f"rank 0 did not get the lease on {directory} in {timeout_seconds:.0f} s; its messages say why")
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------

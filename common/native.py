@@ -52,8 +52,8 @@ def load(source: Path) -> ctypes.CDLL:
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().split("\n")[0]
         raise ValueError(
-            f"{source.name} could not be compiled by `{' '.join(compiler)}` into {target.parent}: {said or error}; another compiler may do"
-            " (gcc, clang, or `pip install ziglang`), and XDG_CACHE_HOME may name another place"
+            f"{source.name} could not be compiled by `{' '.join(compiler)}` into {target.parent}: {said or error}; try another compiler"
+            " (gcc, clang, or `pip install ziglang`), or set XDG_CACHE_HOME to another folder"
         ) from error
 
 

@@ -16,7 +16,7 @@ def require_own(path: Path) -> Path:
     folder, found = path.parent.resolve(), _end_of(path)
     own = [folder, *(above.parent / "blobs" for above in folder.parents if above.name == "snapshots")]
     if not any(found.is_relative_to(place) for place in own):
-        raise ValueError(f"{path} is a link to {found}, out of its folder; put the file itself there if it belongs to it")
+        raise ValueError(f"{path} is a link to {found}, outside its folder; put the file itself there if it belongs to it")
     return path
 
 
@@ -32,9 +32,9 @@ def require_all_own(directory: Path) -> None:
             continue
         found = _end_of(path)
         if not found.is_relative_to(root):
-            raise ValueError(f"{path} is a link to {found}, out of {directory}; put the file itself there if it belongs to it")
+            raise ValueError(f"{path} is a link to {found}, outside {directory}; put the file itself there if it belongs to it")
         if not found.exists():
-            raise ValueError(f"{path} is a link to {found}, which is not there; remove the link, or put the file itself there")
+            raise ValueError(f"{path} is a link to {found}, which does not exist; remove the link, or put the file itself there")
 
 
 def _end_of(path: Path) -> Path:

@@ -32,7 +32,7 @@ def require_plain_files(directory: Path) -> None:
         ValueError: naming one; also if the folder is missing.
     """
     if not directory.is_dir():
-        raise ValueError(f"{directory} is no folder; expected one")
+        raise ValueError(f"{directory} is not a folder; expected one")
     for path in sorted(directory.rglob("*")):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise ValueError(_NO_PLAIN_FILE.format(path=path))
@@ -56,7 +56,7 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is no UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}; convert it, for example with iconv"
+            f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}; convert it, for example with iconv"
         ) from error
 
 
@@ -64,7 +64,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds.
 
     Raises:
-        ValueError: if it is no JSON, or nested too deeply.
+        ValueError: if it is not valid JSON, or nested too deeply.
         OSError: if it cannot be read.
     """
     text = read_text(path)
@@ -73,7 +73,7 @@ def read_json(path: Path) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply to be read; make it again") from error
     except ValueError as error:  # also of a number of more than 4,300 digits
-        raise ValueError(f"{path} is no JSON: {error}; make it again") from error
+        raise ValueError(f"{path} is not valid JSON: {error}; make it again") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -117,7 +117,7 @@ def parse_yaml(text: str, *, subject: str, loader: type | None = None) -> Any:
         _require_bounded(node, _MAX_GROWTH * len(text) + _MAX_GROWTH_START)
         return reader.construct_document(node)
     except yaml.YAMLError as error:
-        raise ValueError(f"{subject} is no valid YAML: {_what_is_wrong(error)}") from error
+        raise ValueError(f"{subject} is not valid YAML: {_what_is_wrong(error)}") from error
     except _RefusedError as error:
         raise ValueError(f"{subject}, {error}") from None
     except (ValueError, OverflowError) as error:  # such as a date without such a day
@@ -182,7 +182,7 @@ class _Shallow:
     def compose_node(self, parent: Any, index: Any) -> Any:
         """See `yaml.composer.Composer`."""
         if self._depth > MAX_DEPTH:
-            raise _RefusedError(self.peek_event().start_mark, f"is nested more than {MAX_DEPTH} levels deep; write it flatter")  # type: ignore[attr-defined]
+            raise _RefusedError(self.peek_event().start_mark, f"is nested more than {MAX_DEPTH} levels deep; reduce the nesting")  # type: ignore[attr-defined]
         self._depth += 1
         try:
             return super().compose_node(parent, index)  # type: ignore[misc]
@@ -201,7 +201,7 @@ def _require_bounded(root: Node, limit: int) -> None:
         if child is None:
             size = 1 + (len(node.value) if isinstance(node.value, str) else 0) + sum(sizes[id(child)] for child in _children(node))
             if size > limit:
-                wrong = f"stands for more than {limit:,} characters once its aliases are written out; write out what is meant"
+                wrong = f"stands for more than {limit:,} characters once its aliases are expanded; write the values out"
                 raise _RefusedError(node.start_mark, wrong)
             _require_keys_once(node)
             _require_sane_number(node)
@@ -209,7 +209,7 @@ def _require_bounded(root: Node, limit: int) -> None:
             above.remove(id(node))
             stack.pop()
         elif id(child) in above:
-            raise _RefusedError(child.start_mark, "contains itself by an alias; write out what is meant")
+            raise _RefusedError(child.start_mark, "contains itself through an alias; write the values out")
         else:
             above.add(id(child))
             stack.append((child, _children(child)))

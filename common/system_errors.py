@@ -13,32 +13,32 @@ _MAX_MESSAGE = 600  # characters of what a library says
 
 # What is the matter, and what to do.
 _KNOWN = {
-    errno.ENOENT: ("does not exist", "look at its spelling, or make it first"),
-    errno.ENOTDIR: ("cannot be there: a part of its path is a file and no directory", "name another place"),
+    errno.ENOENT: ("does not exist", "check the spelling, or create it first"),
+    errno.ENOTDIR: ("cannot exist: a part of its path is a file, not a directory", "name another place"),
     errno.EISDIR: ("is a directory; expected a file", "name the file"),
-    errno.EEXIST: ("exists already", "something else made it; remove it or name another place"),
-    errno.ENOTEMPTY: ("is not empty", "something else writes there; wait for it or name another place"),
-    errno.EACCES: ("may not be read or written by this user", "look at its permissions and those of the directories above it"),
-    errno.EPERM: ("may not be changed by this user", "look at its owner and at what its file system allows"),
-    errno.EROFS: ("is on a file system that cannot be written to", "name a place on another"),
+    errno.EEXIST: ("exists already", "another process created it; remove it or give another path"),
+    errno.ENOTEMPTY: ("is not empty", "another process writes there; wait for it or give another path"),
+    errno.EACCES: ("cannot be read or written by this user", "check its permissions and those of its parent directories"),
+    errno.EPERM: ("cannot be changed by this user", "check its owner and the mount options of its file system"),
+    errno.EROFS: ("is on a read-only file system", "name a place on another"),
     errno.ENAMETOOLONG: ("is too long for the file system, which takes names of 255 bytes and paths of 4,096", "choose a shorter one"),
-    errno.ENOSPC: ("cannot be written: the disk is full", "free some space or name a place on another"),
-    errno.EDQUOT: ("cannot be written: your share of the disk is used up", "free some space, or ask for more"),
-    errno.EFBIG: ("would be larger than the file system or the shell's limit (ulimit -f) allows", "raise the limit or name another place"),
+    errno.ENOSPC: ("cannot be written: the disk is full", "free some space or give a path on another disk"),
+    errno.EDQUOT: ("cannot be written: your disk quota is used up", "free some space, or ask for a larger quota"),
+    errno.EFBIG: ("would be larger than the file system or the shell's limit (ulimit -f) allows", "raise the limit or give another path"),
     errno.ELOOP: ("is a link that leads back to itself", "put the file itself there"),
     errno.EMFILE: ("cannot be opened: this process has too many open files", "raise the limit with `ulimit -n`"),
-    errno.ENFILE: ("cannot be opened: this machine has too many open files", "try again when it has less to do"),
-    errno.EIO: ("cannot be read or written: the disk reports an error", "copy it from where it is whole, or name a place on another disk"),
+    errno.ENFILE: ("cannot be opened: this machine has too many open files", "try again when fewer processes run"),
+    errno.EIO: ("cannot be read or written: the disk reports an error", "restore it from an intact copy, or give a path on another disk"),
     errno.ESTALE: ("was replaced on its file server while it was open", "run the same command again"),
     errno.ETIMEDOUT: ("did not answer in time", "run the same command again"),
     errno.EBUSY: ("is in use", "wait for what uses it"),
     errno.ETXTBSY: ("is a program that runs", "wait until it has ended"),
-    errno.EXDEV: ("is on another file system", "name a place on the same one"),
-    errno.ENOMEM: ("needs more memory than there is", "run it where there is more"),
-    errno.ENXIO: ("is no file that can be read or written", "name a plain file"),
-    errno.ENODEV: ("is no file that can be read or written", "name a plain file"),
+    errno.EXDEV: ("is on another file system", "give a path on the same one"),
+    errno.ENOMEM: ("needs more memory than is available", "run it on a machine with more"),
+    errno.ENXIO: ("is not a file that can be read or written", "name a plain file"),
+    errno.ENODEV: ("is not a file that can be read or written", "name a plain file"),
     errno.ESPIPE: ("is a pipe; expected a file", "write it to a file first"),
-    errno.EINVAL: ("cannot be used so", "name a plain file on an ordinary file system"),
+    errno.EINVAL: ("does not support this operation", "give a plain file on an ordinary file system"),
 }
 
 
@@ -87,20 +87,20 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, UnicodeEncodeError):
         found = error.object[error.start : error.end]
         return (
-            f"{_short(ascii(error.object))} cannot be written as text: {found!a} is no character, but a byte of a file name that is no"
+            f"{_short(ascii(error.object))} cannot be written as text: {found!a} is not a character, but a byte of a file name that is no"
             f" UTF-8 or half a surrogate pair; rename the file or repair the text {_SHOWS_WHERE}"
         )
     if isinstance(error, UnicodeDecodeError):
         found = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1} of {_short(ascii(error.object[:200]))}"
-        return f"a file that must be text is no UTF-8: {found}; convert it, for example with iconv {_SHOWS_WHERE}"
+        return f"a file that must be text is not UTF-8: {found}; convert it, for example with iconv {_SHOWS_WHERE}"
     if isinstance(error, json.JSONDecodeError):
         found = f"{error.msg} at line {error.lineno}, column {error.colno} of {_short(ascii(error.doc[:200]))}"
-        return f"a file that must be JSON is none: {found}; make it again {_SHOWS_WHERE}"
+        return f"a file that must be JSON is not valid: {found}; make it again {_SHOWS_WHERE}"
     if isinstance(error, RecursionError):
         return f"something in the input is nested too deeply to be read; expected some ten levels at most {_SHOWS_WHERE}"
     if isinstance(error, MemoryError):
         amount = f": {_one_line(error)}" if str(error) else ""
-        return f"there is not enough memory{amount}; run it where there is more, or on less {_SHOWS_WHERE}"
+        return f"there is not enough memory{amount}; run it on a machine with more, or on less {_SHOWS_WHERE}"
     return _file_sentence(error) if isinstance(error, OSError) else None
 
 
@@ -117,7 +117,7 @@ def _file_sentence(error: OSError) -> str:
 
 
 def shown_name(name: object) -> str:
-    """A file's name for a sentence: bytes that are no UTF-8 are escaped, and of a very long name the beginning and the end are shown."""
+    """A file's name for a sentence: bytes that are not UTF-8 are escaped, and of a very long name the beginning and the end are shown."""
     text = os.fsdecode(name) if isinstance(name, bytes | os.PathLike) else str(name)
     return _short(text.encode("utf-8", "backslashreplace").decode())
 

@@ -162,7 +162,7 @@ def test_only_what_is_certainly_left_over_is_removed(tmp_path: Path, capsys: pyt
     stay = ("at work", "elsewhere", "elsewhere, with ids of another boot", "of another form")
     assert {path for path in tmp_path.iterdir() if path.name != "out"} == {places[what] for what in stay}
     assert sorted(capsys.readouterr().err.splitlines()) == sorted(
-        f"note: {places[what]} is of {whose}; remove it if that has ended"
+        f"note: {places[what]} is of {whose}; remove it if that process has ended"
         for what, whose in zip(stay[1:], (f"process {own.process_id} on node7", f"process {ended.pid} on node8", "an unknown process"))
     )
 
@@ -194,13 +194,13 @@ def test_places_where_no_output_can_be_are_refused_at_once(tmp_path: Path) -> No
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     longest = "n" * (255 - len(os.fsencode(f"..partial-{ProcessIdentity.own().label}_0123")))
     for path, sentence in {
-        tmp_path / "file/a/out": f"the output {tmp_path}/file/a/out is to lie below {tmp_path}/file, which is no directory;"
+        tmp_path / "file/a/out": f"the output {tmp_path}/file/a/out would be inside {tmp_path}/file, which is not a directory;"
         " choose another --output",
-        tmp_path / "nowhere/out": f"the output {tmp_path}/nowhere/out is to lie below {tmp_path}/nowhere, which is no directory;"
+        tmp_path / "nowhere/out": f"the output {tmp_path}/nowhere/out would be inside {tmp_path}/nowhere, which is not a directory;"
         " choose another --output",
         Path("/proc/out"): ": No such file or directory; choose another --output",
         Path("/proc/deep/out"): "the output /proc/deep/out cannot be made: /proc/deep: No such file or directory; choose another --output",
-        tmp_path / f"{longest}čč": "4 bytes too long, as it is written aside under a longer one; choose a shorter --output",
+        tmp_path / f"{longest}čč": "4 bytes too long, as a temporary directory gets a longer name; choose a shorter --output",
     }.items():
         with pytest.raises(ValueError) as error, staged_directory(path):
             raise AssertionError("never gets here")
@@ -219,7 +219,7 @@ def test_a_place_that_nobody_can_write_to_is_refused_at_once() -> None:
     code = "from common.artifacts import free_output; from pathlib import Path; free_output(Path('/sys/kernel/out'))"
     done = subprocess.run([*READ_ONLY, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.stderr.splitlines()[-1] == (
-        "ValueError: the output /sys/kernel/out cannot be made: /sys/kernel may not be written to by this user, or its file system by nobody;"
+        "ValueError: the output /sys/kernel/out cannot be created: /sys/kernel is not writable for this user or is on a read-only file system;"
         " choose another --output"
     )
 
@@ -317,7 +317,7 @@ def test_a_broken_manifest_is_a_sentence(directory: Path, content: str) -> None:
     (directory / "a").write_text("x")
     with pytest.raises(ValueError) as error:
         read_manifest(directory)
-    assert str(error.value).startswith(f"{directory / MANIFEST_NAME} is no manifest of format 1 (")
+    assert str(error.value).startswith(f"{directory / MANIFEST_NAME} is not a manifest of format 1 (")
     assert str(error.value).endswith("); make the folder again")
 
 
@@ -325,7 +325,7 @@ def test_a_folder_of_another_stage_is_refused(directory: Path) -> None:
     made_by = "python -m conversion.transfer"
     with pytest.raises(ValueError) as error:
         require_manifest(directory / "none", stages=["conversion.transfer"], made_by=made_by)
-    assert str(error.value) == f"{directory / 'none'} is no directory; make it with `{made_by}`"
+    assert str(error.value) == f"{directory / 'none'} is not a directory; make it with `{made_by}`"
     with pytest.raises(ValueError) as error:
         require_manifest(directory, stages=["conversion.transfer"], made_by=made_by)
     assert str(error.value) == f"{directory} has no scion.json; make it with `{made_by}`"

@@ -96,25 +96,25 @@ def test_abbreviations_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "body, sentence",
     [
-        ("open('/none/x')", "/none/x does not exist; look at its spelling, or make it first"),
-        ("open('/dev/null/x')", "/dev/null/x cannot be there: a part of its path is a file and no directory; name another place"),
+        ("open('/none/x')", "/none/x does not exist; check the spelling, or create it first"),
+        ("open('/dev/null/x')", "/dev/null/x cannot exist: a part of its path is a file, not a directory; name another place"),
         ("open('/')", "/ is a directory; expected a file; name the file"),
         ("open('/' + 'a' * 300)", f"/{'a' * 116}...{'a' * 40} is too long for the file system, which takes names of 255 bytes and paths of"
          " 4,096; choose a shorter one"),
-        ("__import__('os').mkdir('/proc/x')", "/proc/x does not exist; look at its spelling, or make it first"),
-        ("open('/dev/full', 'wb', 0).write(b'x')", "[Errno 28] No space left on device; free some space or name a place on another"
+        ("__import__('os').mkdir('/proc/x')", "/proc/x does not exist; check the spelling, or create it first"),
+        ("open('/dev/full', 'wb', 0).write(b'x')", "[Errno 28] No space left on device; free some space or give a path on another disk"
          " (SCION_TRACEBACK=1 shows where)"),
         ("raise OSError('the hub\\ndid not answer')", "the hub did not answer; run the same command again, and report it if it comes back"
          " (SCION_TRACEBACK=1 shows where)"),
-        ("b'ab\\xff'.decode()", "a file that must be text is no UTF-8: byte 0xff at position 3 of b'ab\\xff'; convert it, for example with"
+        ("b'ab\\xff'.decode()", "a file that must be text is not UTF-8: byte 0xff at position 3 of b'ab\\xff'; convert it, for example with"
          " iconv (SCION_TRACEBACK=1 shows where)"),
-        ("'a\\udcff'.encode()", "'a\\udcff' cannot be written as text: '\\udcff' is no character, but a byte of a file name that is no UTF-8 or"
+        ("'a\\udcff'.encode()", "'a\\udcff' cannot be written as text: '\\udcff' is not a character, but a byte of a file name that is not UTF-8 or"
          " half a surrogate pair; rename the file or repair the text (SCION_TRACEBACK=1 shows where)"),
-        ("__import__('json').loads('{')", "a file that must be JSON is none: Expecting property name enclosed in double quotes at line 1,"
+        ("__import__('json').loads('{')", "a file that must be JSON is not valid: Expecting property name enclosed in double quotes at line 1,"
          " column 2 of '{'; make it again (SCION_TRACEBACK=1 shows where)"),
         ("__import__('json').loads('[' * 9999)", "something in the input is nested too deeply to be read; expected some ten levels at most"
          " (SCION_TRACEBACK=1 shows where)"),
-        ("bytearray(1 << 60)", "there is not enough memory; run it where there is more, or on less (SCION_TRACEBACK=1 shows where)"),
+        ("bytearray(1 << 60)", "there is not enough memory; run it on a machine with more, or on less (SCION_TRACEBACK=1 shows where)"),
     ],
 )  # fmt: skip
 def test_what_the_system_says_is_a_sentence(tmp_path: Path, body: str, sentence: str) -> None:
@@ -154,7 +154,7 @@ def test_errors_of_files_name_the_place_and_no_number() -> None:
     for number in system_errors._KNOWN:
         told = system_errors.sentence(OSError(number, os.strerror(number), "/a/b"))
         assert told is not None and told.startswith("/a/b ") and "; " in told and "rrno" not in told
-    assert system_errors.sentence(OSError(18, "", "/a", None, "/b")) == "/a -> /b is on another file system; name a place on the same one"
+    assert system_errors.sentence(OSError(18, "", "/a", None, "/b")) == "/a -> /b is on another file system; give a path on the same one"
     assert str(system_errors.sentence(OSError(2, "", b"/a\xff"))).startswith("/a\\udcff does not exist")
     assert system_errors.sentence(KeyError("x")) is None
 
@@ -189,7 +189,7 @@ def test_names_that_are_no_utf8_are_refused_before_anything_else(stdout: str) ->
     code = PREAMBLE.format(body="print('started')") if stdout == "open" else "import os; os.close(1)\n" + PREAMBLE.format(body="return 0")
     done = subprocess.run([sys.executable, "-c", code, b"a", b"b\xff"], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == command.MISUSED and not done.stdout
-    assert done.stderr == "error: the argument b\\udcff is no UTF-8, which an output's manifest could not hold; rename the file\n"
+    assert done.stderr == "error: the argument b\\udcff is not UTF-8, which an output's manifest could not hold; rename the file\n"
 
 
 def test_letters_that_the_terminal_has_not_are_still_an_answer() -> None:

@@ -210,13 +210,13 @@ def test_processes_of_one_launch_find_the_lease_that_their_first_takes(tmp_path:
     with _take(tmp_path, this_process("training", launch="job 5")) as lease:
         fence = wait_for_lease(tmp_path, "job 5", timeout_seconds=5)
         assert isinstance(fence, Fence) and (fence.path, fence.is_held) == (lease.path, True)
-        with pytest.raises(InUseError, match="rank 0 has not got the lease"):
+        with pytest.raises(InUseError, match="rank 0 did not get the lease"):
             wait_for_lease(tmp_path, "job 6", timeout_seconds=0.1)
 
 
 @pytest.mark.parametrize(
     ("place", "sentence"),
-    [("file", "file exists already; "), ("file/run", "file/run cannot be there: a part of its path is a file and no ")],
+    [("file", "file exists already; "), ("file/run", "file/run cannot exist: a part of its path is a file, not a ")],
 )
 def test_a_place_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, place: str, sentence: str) -> None:
     (tmp_path / "file").touch()

@@ -39,7 +39,7 @@ def test_without_a_compiler_it_is_that_of_a_package_or_a_sentence(monkeypatch: p
     compiler.chmod(0o755)
     monkeypatch.setattr(native, "_COMPILERS", (str(compiler),))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ValueError, match=r"^onion.c could not be compiled by `.*cc` into .*: no such flag; another compiler may do"):
+    with pytest.raises(ValueError, match=r"^onion.c could not be compiled by `.*cc` into .*: no such flag; try another compiler"):
         native.load.__wrapped__(onion.SOURCE)
 
 

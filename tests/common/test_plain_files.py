@@ -23,12 +23,12 @@ from slurm.sites.cluster import load_cluster
 ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 12))
 HOSTILE = {
-    "aliases": (ALIASES, "line 5 stands for more than 107,020 characters once its aliases are written out; write out what is meant"),
+    "aliases": (ALIASES, "line 5 stands for more than 107,020 characters once its aliases are expanded; write the values out"),
     "merges": (MERGES, "line 6 stands for more than"),
     "one long text many times": (f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 20)}]", "line 1 stands for more than 200,9"),
-    "a list in itself": ("a: &a [*a]", "line 1 contains itself by an alias; write out what is meant"),
+    "a list in itself": ("a: &a [*a]", "line 1 contains itself through an alias; write the values out"),
     "a mapping in itself": ("a: 1\nb: &b {c: {d: *b}}", "line 2 contains itself"),
-    "deep lists": ("[" * 5_000 + "]" * 5_000, f"line 1 is nested more than {MAX_DEPTH} levels deep; write it flatter"),
+    "deep lists": ("[" * 5_000 + "]" * 5_000, f"line 1 is nested more than {MAX_DEPTH} levels deep; reduce the nesting"),
     "open lists": ("[" * 5_000, "line 1 is nested more than"),
     "deep mappings": ("\n".join(" " * i + "a:" for i in range(500)), f"line {MAX_DEPTH + 1} is nested more than"),
     "a key twice": ("a: 1\nb: 2\na: 3", "line 3 gives 'a' a second time; keep one of them"),
@@ -37,10 +37,10 @@ HOSTILE = {
 }
 BROKEN = {
     "no such day": ("a: 2026-99-99", "holds a value that cannot be read: month must be in 1..12; write it in quotes if it is text"),
-    "half": ("a: [b\n", "is no valid YAML: while parsing a flow sequence: expected ',' or ']', but got '<stream end>', line 2, column 1"),
-    "an object": ("!!python/object/apply:os.system [x]", "is no valid YAML: could not determine a constructor for the tag"),
-    "two": ("a: 1\n---\nb: 2", "is no valid YAML: expected a single document"),
-    "NUL": ("a: \0", "is no valid YAML: unacceptable character #x0000"),
+    "half": ("a: [b\n", "is not valid YAML: while parsing a flow sequence: expected ',' or ']', but got '<stream end>', line 2, column 1"),
+    "an object": ("!!python/object/apply:os.system [x]", "is not valid YAML: could not determine a constructor for the tag"),
+    "two": ("a: 1\n---\nb: 2", "is not valid YAML: expected a single document"),
+    "NUL": ("a: \0", "is not valid YAML: unacceptable character #x0000"),
 }
 
 
@@ -120,10 +120,10 @@ def test_tags_of_objects_can_be_passed_over(tmp_path: Path) -> None:
 def test_json_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     for content, sentence in {
-        b"{": f"{path} is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); make it again",
+        b"{": f"{path} is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); make it again",
         b"[" * 100_000: f"{path} is nested too deeply to be read; make it again",
-        b"9" * 5000: f"{path} is no JSON: Exceeds the limit (4300 digits)",
-        b"{\xff": f"{path} is no UTF-8: byte 0xff at position 2; convert it, for example with iconv",
+        b"9" * 5000: f"{path} is not valid JSON: Exceeds the limit (4300 digits)",
+        b"{\xff": f"{path} is not UTF-8: byte 0xff at position 2; convert it, for example with iconv",
     }.items():
         path.write_bytes(content)
         with pytest.raises(ValueError) as error:

@@ -187,7 +187,7 @@ def test_budget_recipe_and_languages(place: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "no keys": ("just text", "holds no keys; expected those of a project (source, languages"),
-    "no YAML": ("source: [", "is no valid YAML"),
+    "no YAML": ("source: [", "is not valid YAML"),
     "a key twice": ("source: a\nsource: b", "source"),
     "no source": ({"languages": {"sl": "sl.txt"}}, "source is missing"),
     "no languages": ({"source": "model"}, "languages is missing"),

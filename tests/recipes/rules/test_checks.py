@@ -159,7 +159,7 @@ def test_a_recipe_can_be_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_yaml_is_named_with_the_place(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("model: {checkpoint: ???}\n")
-    with pytest.raises(ValueError, match=r"^the recipe .*mine\.yaml is no valid YAML: while parsing .* line 1, column 21$"):
+    with pytest.raises(ValueError, match=r"^the recipe .*mine\.yaml is not valid YAML: while parsing .* line 1, column 21$"):
         compose_recipe(str(mine))
 
 
@@ -169,8 +169,8 @@ def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
         read_inputs(recipe)
     assert str(error.value) == (
         "recipe demo_adapt cannot run, 2 problems:\n"
-        f"  - {tmp_path / 'nemo'} is no directory; make it with `python -m conversion.hf_to_nemo`\n"
-        f"  - {tmp_path / 'data'} is no directory; make it with `python -m data_prep.to_megatron`"
+        f"  - {tmp_path / 'nemo'} is not a directory; make it with `python -m conversion.hf_to_nemo`\n"
+        f"  - {tmp_path / 'data'} is not a directory; make it with `python -m data_prep.to_megatron`"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_missing_data_shard_is_refused(tmp_path: Path) -> None:
         read_inputs(recipe)
     assert str(error.value) == (
         "recipe demo_adapt cannot run, 2 problems:\n"
-        f"  - {tmp_path / 'nemo'} is no directory; make it with `python -m conversion.hf_to_nemo`\n"
+        f"  - {tmp_path / 'nemo'} is not a directory; make it with `python -m conversion.hf_to_nemo`\n"
         f"  - {data / 'text.bin'} is missing; its manifest lists it with 100 bytes; make {data} again"
     )
 
