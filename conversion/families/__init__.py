@@ -83,6 +83,6 @@ def family_of(model_type: str, *, source: str) -> Family:
     """
     if model_type not in FAMILIES:
         raise ValueError(
-            f"{source} is of the model type {model_type or '(none)'}, which is not covered; known are {', '.join(FAMILIES)}; {OTHERS}"
+            f"{source} is of the model type {model_type or '(none)'}, which is not supported; known are {', '.join(FAMILIES)}; {OTHERS}"
         )
     return FAMILIES[model_type]

@@ -41,10 +41,10 @@ DEFAULTS = {
     "rope_scaling": DEFAULT_ROPE_SCALING["apertus"],
 }
 
-_PASSED_OVER = "transformers passes over this key, so that its model would be another one than these weights are of"
+_PASSED_OVER = "transformers ignores this key, so that its model would differ from the one that these weights are of"
 
 REQUIREMENTS = (
-    Require("hidden_act", "xielu", "models with another activation are not covered"),
+    Require("hidden_act", "xielu", "models with another activation are not supported"),
     *(rule for rule in llama.REQUIREMENTS if rule.key in ("partial_rotary_factor", "attention_bias", "mlp_bias")),
     # Keys that published files have of the program that they were trained with.
     Require("post_norm", False, _PASSED_OVER),

@@ -78,10 +78,10 @@ def with_old_norm_names(table: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 REQUIREMENTS = (
-    Require("position_embedding_type", "absolute", "models with relative positions are not covered"),
-    Require("hidden_act", "gelu", "models with another activation are not covered"),
-    Require("is_decoder", False, "it is used as a causal model, and such are not covered"),
-    Require("add_cross_attention", False, "decoders that see an encoder are not covered"),
+    Require("position_embedding_type", "absolute", "models with relative positions are not supported"),
+    Require("hidden_act", "gelu", "models with another activation are not supported"),
+    Require("is_decoder", False, "it is used as a causal model, and such are not supported"),
+    Require("add_cross_attention", False, "decoders with cross-attention are not supported"),
 )
 
 DEFAULTS = {

@@ -95,7 +95,7 @@ class Family:
             source: what errors call the checkpoint.
 
         Raises:
-            ValueError: naming the key that makes it a variant that is not covered, or the one that is missing.
+            ValueError: naming the key that makes it a variant that is not supported, or the one that is missing.
         """
         quantized = config.get("quantization_config")
         if quantized and not self.reads_quantized(config):
@@ -105,7 +105,7 @@ class Family:
             )
         config = self.language_part(config) if self.language_part else config
         if not isinstance(config, Mapping):
-            raise ValueError(f"{source} has a text_config in its config.json that is no object; copy or download it again")
+            raise ValueError(f"{source} has a text_config in its config.json that is not an object; copy or download it again")
         config = in_words_of_both(config, source=source)
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)

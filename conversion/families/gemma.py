@@ -9,7 +9,7 @@ from conversion.families.family import Family, Require
 APPROXIMATE_GELU = Require(
     "hidden_act",
     "gelu_pytorch_tanh",
-    "models with another activation are not covered; Gemma was trained with this one, whatever its first files say: set it there",
+    "models with another activation are not supported; Gemma was trained with this one, whatever its first files say: set it there",
 )
 
 GEMMA = Family(
@@ -32,7 +32,7 @@ GEMMA = Family(
     requirements=(
         APPROXIMATE_GELU,
         llama.ALL_DIMENSIONS_ROTATE,
-        Require("attention_bias", False, "models with biases in the attention are not covered"),
-        Require("use_bidirectional_attention", None, "models that see later tokens are not covered", also=(False,)),
+        Require("attention_bias", False, "models with biases in the attention are not supported"),
+        Require("use_bidirectional_attention", None, "models with bidirectional attention are not supported", also=(False,)),
     ),
 )

@@ -52,9 +52,9 @@ DEFAULTS = {
 
 REQUIREMENTS = (
     llama.ALL_DIMENSIONS_ROTATE,
-    Require("hidden_activation", "gelu_pytorch_tanh", "models with another activation are not covered"),
-    Require("attention_bias", False, "models with biases in the attention are not covered"),
-    Require("use_bidirectional_attention", False, "models that see later tokens are not covered", also=(None,)),
+    Require("hidden_activation", "gelu_pytorch_tanh", "models with another activation are not supported"),
+    Require("attention_bias", False, "models with biases in the attention are not supported"),
+    Require("use_bidirectional_attention", False, "models with bidirectional attention are not supported", also=(None,)),
 )
 
 
@@ -67,7 +67,7 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     found = config["layer_types"] or []
     if found != [("sliding_attention", "full_attention")[layer % 2] for layer in range(len(found))]:
         raise ValueError(
-            "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered"
+            "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not supported"
         )
     caps = {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config[key] is not None}
     return {

@@ -1,7 +1,7 @@
 """Gemma 3 (Kamath et al. 2025): Gemma 2's four norms and scaled embeddings, norms on query and key, no caps, two rotations.
 
 Five layers of six see a window and rotate by one base (10,000); the sixth sees all and rotates by another (1,000,000), in the larger models with
-positions divided by 8.  The smallest is a model of language alone (`gemma3_text`); the others stand beside a vision tower (`gemma3`), which is kept
+positions divided by 8.  The smallest is a text-only model (`gemma3_text`); the others stand beside a vision tower (`gemma3`), which is kept
 aside as it is.
 """
 
@@ -44,8 +44,8 @@ DEFAULTS = {
 
 REQUIREMENTS = (
     *gemma2.REQUIREMENTS,
-    Require("attn_logit_softcapping", None, "Gemma 3 has no caps, and transformers passes over this one"),
-    Require("final_logit_softcapping", None, "Gemma 3 has no caps, and transformers passes over this one beside a vision tower"),
+    Require("attn_logit_softcapping", None, "Gemma 3 has no caps, and transformers ignores this one"),
+    Require("final_logit_softcapping", None, "Gemma 3 has no caps, and transformers ignores this one beside a vision tower"),
 )
 
 ROPE_TYPES = ("default", "linear")
@@ -93,7 +93,7 @@ def _scaling(rope: Mapping[str, Any] | None) -> float:
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise ValueError(
-            f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(ROPE_TYPES)}"
+            f"rope_scaling in config.json is of the type {rope_type!r}, which is not supported; known are {', '.join(ROPE_TYPES)}"
         )
     factor: float = rope["factor"] if rope_type == "linear" else 1.0
     return factor

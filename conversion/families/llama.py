@@ -51,14 +51,14 @@ ARCHITECTURE = {
     "position_embedding_type": "rope",
 }
 
-NO_OTHER_ACTIVATION = Require("hidden_act", "silu", "models with another activation are not covered", also=("swish",))
-ALL_DIMENSIONS_ROTATE = Require("partial_rotary_factor", 1.0, "models that rotate a part of each head are not covered")
+NO_OTHER_ACTIVATION = Require("hidden_act", "silu", "models with another activation are not supported", also=("swish",))
+ALL_DIMENSIONS_ROTATE = Require("partial_rotary_factor", 1.0, "models with partial rotary embeddings are not supported")
 
 REQUIREMENTS = (
     NO_OTHER_ACTIVATION,
     ALL_DIMENSIONS_ROTATE,
-    Require("attention_bias", False, "models with biases in the attention are not covered"),
-    Require("mlp_bias", False, "models with biases in the feed-forward part are not covered"),
+    Require("attention_bias", False, "models with biases in the attention are not supported"),
+    Require("mlp_bias", False, "models with biases in the feed-forward layers are not supported"),
 )
 
 DEFAULTS = {
@@ -86,7 +86,7 @@ def to_megatron(config: Mapping[str, Any], *, rope_types: Sequence[str] = ROPE_T
         rope_types: types of rotary positions that are covered.
 
     Raises:
-        ValueError: for rotary positions of a type that is not covered.
+        ValueError: for rotary positions of a type that is not supported.
     """
     heads = config["num_attention_heads"]
     numbers = {
@@ -119,7 +119,7 @@ def rotary_positions(config: Mapping[str, Any], *, rope_types: Sequence[str]) ->
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in rope_types:
         raise ValueError(
-            f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(rope_types)}"
+            f"rope_scaling in config.json is of the type {rope_type!r}, which is not supported; known are {', '.join(rope_types)}"
         )
     slower: dict[str, Any] = {}
     if rope_type == "llama3":
@@ -167,7 +167,7 @@ def _with_biases(config: Mapping[str, Any]) -> dict[str, Any]:
     attention, mlp = bool(config["attention_bias"]), bool(config["mlp_bias"])
     if mlp and not attention:
         raise ValueError(
-            "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward part alone are not covered"
+            "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward layers alone are not supported"
         )
     return {**to_megatron(config), **({"add_qkv_bias": True, "add_proj_bias": True, "add_bias_linear": mlp} if attention else {})}
 

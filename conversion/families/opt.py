@@ -41,11 +41,11 @@ TABLE = (
 )
 
 REQUIREMENTS = (
-    Require("do_layer_norm_before", True, "post-LayerNorm models such as opt-350m are not covered, the engine has no such layer"),
-    Require("enable_bias", True, "models without biases, such as Galactica, are not covered"),
-    Require("layer_norm_elementwise_affine", True, "models whose norms have no weights, such as Galactica's largest, are not covered"),
-    Require("_remove_final_layer_norm", False, "models without the final norm are not covered"),
-    Require("activation_function", "relu", "OPT models with another activation are not covered"),
+    Require("do_layer_norm_before", True, "post-LayerNorm models such as opt-350m are not supported, the engine has no such layer"),
+    Require("enable_bias", True, "models without biases, such as Galactica, are not supported"),
+    Require("layer_norm_elementwise_affine", True, "models whose norms have no weights, such as Galactica's largest, are not supported"),
+    Require("_remove_final_layer_norm", False, "models without the final norm are not supported"),
+    Require("activation_function", "relu", "OPT models with another activation are not supported"),
 )
 
 DEFAULTS = {
@@ -70,7 +70,7 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     if projected not in (None, config["hidden_size"]):
         raise ValueError(
             f"word_embed_proj_dim ({projected}) differs from hidden_size ({config['hidden_size']}) in config.json:"
-            " models with projected embeddings such as opt-350m are not covered"
+            " models with projected embeddings such as opt-350m are not supported"
         )
     return {
         "num_layers": config["num_hidden_layers"],

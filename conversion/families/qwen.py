@@ -76,6 +76,6 @@ QWEN3 = Family(
     engine=llama.ENGINE,
     defaults={**DEFAULTS, "head_dim": 128},
     architecture={**llama.ARCHITECTURE, "qk_layernorm": True},
-    requirements=(*REQUIREMENTS, Require("attention_bias", False, "models with biases in the attention are not covered")),
+    requirements=(*REQUIREMENTS, Require("attention_bias", False, "models with biases in the attention are not supported")),
     nemo=partial(llama.nemo_classes, module="qwen3", model="Qwen3Model", config="Qwen3Config"),
 )

@@ -54,10 +54,10 @@ DEFAULTS = {
 
 REQUIREMENTS = (
     *qwen.REQUIREMENTS,
-    Require("use_sliding_window", False, "models that limit the attention to a window are not covered"),
-    Require("attention_bias", False, "models with biases in the attention are not covered"),
-    Require("decoder_sparse_step", 1, "models in which some layers have no experts are not covered"),
-    Require("mlp_only_layers", None, "models in which some layers have no experts are not covered", also=([],)),
+    Require("use_sliding_window", False, "models with sliding-window attention are not supported"),
+    Require("attention_bias", False, "models with biases in the attention are not supported"),
+    Require("decoder_sparse_step", 1, "models in which some layers have no experts are not supported"),
+    Require("mlp_only_layers", None, "models in which some layers have no experts are not supported", also=([],)),
 )
 
 

@@ -24,7 +24,7 @@ DEFAULTS = {
 
 REQUIREMENTS = (
     *llama.REQUIREMENTS,
-    Require("use_sliding_window", False, "models that limit the attention of layers without rotations to a window are not covered"),
+    Require("use_sliding_window", False, "models with sliding-window attention in layers without rotary embeddings are not supported"),
 )
 
 
@@ -35,10 +35,10 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: if a layer is said to have a window, the layers without rotations are not told one by one, or the rotations are YaRN's.
     """
     if set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise ValueError("layer_types in config.json names others than full_attention: models with windows are not covered")
+        raise ValueError("layer_types in config.json names others than full_attention: models with windows are not supported")
     megatron = llama.to_megatron(config)
     if "yarn_factor" in megatron:  # it multiplies what is rotated, and scores are scaled alike in all layers
-        raise ValueError("rope_scaling in config.json is of the type 'yarn', which is not covered beside layers that do not rotate")
+        raise ValueError("rope_scaling in config.json is of the type 'yarn', which is not supported beside layers that do not rotate")
     return {**megatron, "no_rope_freq": [int(not rotates) for rotates in _rotating_layers(config)]}
 
 

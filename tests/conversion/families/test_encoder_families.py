@@ -96,10 +96,10 @@ def test_positions_of_bert_begin_at_the_first_row(tmp_path: Path) -> None:
 
 
 VARIANTS = (
-    ("position_embedding_type", "relative_key", "absolute", "models with relative positions are not covered"),
-    ("hidden_act", "relu", "gelu", "models with another activation are not covered"),
-    ("is_decoder", True, False, "it is used as a causal model, and such are not covered"),
-    ("add_cross_attention", True, False, "decoders that see an encoder are not covered"),
+    ("position_embedding_type", "relative_key", "absolute", "models with relative positions are not supported"),
+    ("hidden_act", "relu", "gelu", "models with another activation are not supported"),
+    ("is_decoder", True, False, "it is used as a causal model, and such are not supported"),
+    ("add_cross_attention", True, False, "decoders with cross-attention are not supported"),
 )
 PADDING = "positions are counted from the padding token, and only those of published models (from row 2 on) are covered"
 

@@ -123,9 +123,7 @@ def test_biases_of_llama(attention: bool | None, mlp: bool | None) -> None:
     """With those of the attention, those of the feed-forward part or none; null is false, as for transformers."""
     config = {**PUBLISHED["llama-2-7b"], "attention_bias": attention, "mlp_bias": mlp}
     if mlp and not attention:
-        sentence = (
-            "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward part alone are not covered"
-        )
+        sentence = "mlp_bias is true in config.json and attention_bias is not: models with biases in the feed-forward layers alone are not supported"
         refuse(config, sentence, family="llama")
         return
     found = FAMILIES["llama"].megatron_config(config, tied=False, source="x")
@@ -222,8 +220,8 @@ def test_rotary_positions_that_two_versions_would_read_differently(said: dict[st
     """Such a folder is refused wherever one is opened: no command may take one value and evaluation another."""
     where = next(iter(said))
     sentence = (
-        f"has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers 4"
-        f" goes; put {advice} into it if {where} is right, else make that say the same"
+        f"has a config.json whose {where}, which transformers 5 reads, contradicts its other keys, which transformers 4 reads;"
+        f" add {advice} if {where} is right, otherwise correct {where}"
     )
     older = {"rope_theta": 10000.0, "rope_scaling": None}
     refuse({**PUBLISHED["llama-2-7b"], **older, **said}, f"models/x {sentence}", family="llama")
@@ -241,7 +239,7 @@ def test_rotary_positions_that_two_versions_would_read_differently(said: dict[st
 def test_two_types_of_rotary_positions_are_refused(key: str) -> None:
     rope = {"type": "linear", "rope_type": "dynamic", "factor": 2.0}
     for family, told in (("llama", rope), ("gemma3_text", {"full_attention": rope, "sliding_attention": {"rope_type": "default"}})):
-        with pytest.raises(ValueError, match=rf"whose {key} says type 'linear' and rope_type 'dynamic', by one of which each version"):
+        with pytest.raises(ValueError, match=rf"whose {key} says type 'linear' and rope_type 'dynamic', of which each version"):
             FAMILIES[family].megatron_config({**PUBLISHED["llama-2-7b"], key: told}, tied=False, source="x")
 
 
@@ -263,7 +261,7 @@ def test_layers_without_rotations_are_told_one_by_one() -> None:
     refuse({**config, "no_rope_layers": None, "no_rope_layer_interval": 0}, sentence, family="smollm3")
     refuse(
         {**config, "layer_types": ["sliding_attention"] * 36},
-        "layer_types in config.json names others than full_attention: models with windows are not covered",
+        "layer_types in config.json names others than full_attention: models with windows are not supported",
         family="smollm3",
     )
 
@@ -282,25 +280,25 @@ def test_windows_do_not_count_the_token_itself() -> None:
     assert (gemma["window_size"], gemma["window_attn_skip_freq"], gemma["kv_channels"]) == ([4095, 0], 2, 256)
 
 
-BIASES = "models with biases in the attention are not covered"
-MLP_BIASES = "models with biases in the feed-forward part are not covered"
-PASSED_OVER = "transformers passes over this key, so that its model would be another one than these weights are of"
-ACTIVATION = "models with another activation are not covered"
-ROTATION = "models that rotate a part of each head are not covered"
-DENSE_LAYERS = "models in which some layers have no experts are not covered"
-WINDOWS = "models that limit the attention to a window are not covered"
+BIASES = "models with biases in the attention are not supported"
+MLP_BIASES = "models with biases in the feed-forward layers are not supported"
+PASSED_OVER = "transformers ignores this key, so that its model would differ from the one that these weights are of"
+ACTIVATION = "models with another activation are not supported"
+ROTATION = "models with partial rotary embeddings are not supported"
+DENSE_LAYERS = "models in which some layers have no experts are not supported"
+WINDOWS = "models with sliding-window attention are not supported"
 REQUIRED: list[tuple[str, str, Any, Any, str]] = [
-    ("opt", "do_layer_norm_before", False, True, "post-LayerNorm models such as opt-350m are not covered, the engine has no such layer"),
-    ("opt", "enable_bias", False, True, "models without biases, such as Galactica, are not covered"),
+    ("opt", "do_layer_norm_before", False, True, "post-LayerNorm models such as opt-350m are not supported, the engine has no such layer"),
+    ("opt", "enable_bias", False, True, "models without biases, such as Galactica, are not supported"),
     (
         "opt",
         "layer_norm_elementwise_affine",
         False,
         True,
-        "models whose norms have no weights, such as Galactica's largest, are not covered",
+        "models whose norms have no weights, such as Galactica's largest, are not supported",
     ),
-    ("opt", "_remove_final_layer_norm", True, False, "models without the final norm are not covered"),
-    ("opt", "activation_function", "gelu", "relu", "OPT models with another activation are not covered"),
+    ("opt", "_remove_final_layer_norm", True, False, "models without the final norm are not supported"),
+    ("opt", "activation_function", "gelu", "relu", "OPT models with another activation are not supported"),
     ("llama-2-7b", "hidden_act", "gelu", "silu", ACTIVATION),
     ("llama-2-7b", "partial_rotary_factor", 0.5, 1.0, ROTATION),
     ("mistral-7b", "hidden_act", "relu", "silu", ACTIVATION),
@@ -309,11 +307,11 @@ REQUIRED: list[tuple[str, str, Any, Any, str]] = [
         "layer_types",
         ["full_attention"],
         None,
-        "models whose layers differ, such as Ministral, are not covered",
+        "models whose layers differ, such as Ministral, are not supported",
     ),
     ("gemma-2-9b", "hidden_activation", "gelu", "gelu_pytorch_tanh", ACTIVATION),
     ("gemma-2-9b", "attention_bias", True, False, BIASES),
-    ("gemma-2-9b", "use_bidirectional_attention", True, False, "models that see later tokens are not covered"),
+    ("gemma-2-9b", "use_bidirectional_attention", True, False, "models with bidirectional attention are not supported"),
     ("qwen3-8b", "attention_bias", True, False, BIASES),
     ("smollm3-3b", "attention_bias", True, False, BIASES),
     (
@@ -321,7 +319,7 @@ REQUIRED: list[tuple[str, str, Any, Any, str]] = [
         "use_sliding_window",
         True,
         False,
-        "models that limit the attention of layers without rotations to a window are not covered",
+        "models with sliding-window attention in layers without rotary embeddings are not supported",
     ),
     *((name, "attention_bias", True, False, BIASES) for name in ("olmo-2-7b", "olmo-3-7b", "apertus-8b", "granite-3.3-2b")),
     *((name, "hidden_act", "gelu", "silu", ACTIVATION) for name in ("olmo-2-7b", "olmo-3-7b", "granite-3.3-2b")),
@@ -346,18 +344,18 @@ REQUIRED: list[tuple[str, str, Any, Any, str]] = [
         True,
         "transformers computes gpt-oss with biases in the attention, whatever the key says",
     ),
-    ("gemma-3-1b", "use_bidirectional_attention", True, False, "models that see later tokens are not covered"),
+    ("gemma-3-1b", "use_bidirectional_attention", True, False, "models with bidirectional attention are not supported"),
     (
         "gemma-3-1b",
         "final_logit_softcapping",
         30.0,
         None,
-        "Gemma 3 has no caps, and transformers passes over this one beside a vision tower",
+        "Gemma 3 has no caps, and transformers ignores this one beside a vision tower",
     ),
     ("gemma-3-1b", "attention_bias", True, False, BIASES),
 ]
 GIVES = "models/x has a config.json that gives Megatron"
-ROPE, KNOWN = "rope_scaling in config.json is of the type", "which is not covered; known are"
+ROPE, KNOWN = "rope_scaling in config.json is of the type", "which is not supported; known are"
 REPEATS = "layer_types in config.json does not repeat so many sliding_attention and one full_attention over all"
 NO_LENGTH = (
     "layer_types in config.json names sliding_attention, which has no length: set use_sliding_window to true and sliding_window to the"
@@ -395,7 +393,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "smollm3-3b",
         {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 65536}},
-        f"{ROPE} 'yarn', which is not covered beside layers that do not rotate",
+        f"{ROPE} 'yarn', which is not supported beside layers that do not rotate",
     ),
     ("olmo-3-7b", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, f"{ROPE} 'llama3', {KNOWN} default, linear, dynamic, yarn"),
     ("gemma-3-1b", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, f"{ROPE} 'yarn', {KNOWN} default, linear"),
@@ -403,11 +401,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "gemma-2-9b",
         {"layer_types": EITHER * 21},
-        "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered",
+        "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not supported",
     ),
-    ("olmo-3-7b", {"layer_types": EITHER * 16}, f"{REPEATS} 32 layers: such models are not covered"),
-    ("gemma-3-1b", {"layer_types": EITHER * 13}, f"{REPEATS} 26 layers: such models are not covered"),
-    ("gpt-oss-20b", {"layer_types": EITHER * 12}, f"{REPEATS} 24 layers: such models are not covered"),
+    ("olmo-3-7b", {"layer_types": EITHER * 16}, f"{REPEATS} 32 layers: such models are not supported"),
+    ("gemma-3-1b", {"layer_types": EITHER * 13}, f"{REPEATS} 26 layers: such models are not supported"),
+    ("gpt-oss-20b", {"layer_types": EITHER * 12}, f"{REPEATS} 24 layers: such models are not supported"),
     *(("qwen2-7b", {"layer_types": EITHER * 14, **said}, NO_LENGTH) for said in ({}, {"use_sliding_window": True, "sliding_window": None})),
     *(
         (
@@ -521,7 +519,7 @@ def test_longrope_is_that_of_transformers(kind: str, most: int) -> None:
     refuse({**published, "rope_scaling": {**scaling, "long_factor": [1.0] * 47}}, sentence, family="phi3")
     with pytest.raises(ValueError, match=r"gives Megatron longrope_long_factor .*; expected numbers above 0"):
         FAMILIES["phi3"].megatron_config({**published, "rope_scaling": {**scaling, "long_factor": ["x"] * 48}}, tied=False, source="x")
-    sentence = "rope_scaling in config.json is of the type 'linear', which is not covered; known are default, longrope, su"
+    sentence = "rope_scaling in config.json is of the type 'linear', which is not supported; known are default, longrope, su"
     refuse({**published, "rope_scaling": {"type": "linear", "factor": 2.0}}, sentence, family="phi3")
 
 
@@ -535,14 +533,14 @@ def test_yarn_is_not_handed_to_others_in_words_that_they_do_not_have() -> None:
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     config = FAMILIES["qwen2"].megatron_config({**PUBLISHED["qwen2-7b"], "rope_scaling": rope}, tied=False, source="x")
     assert not_expressible(config) == ["yarn_factor"]
-    with pytest.raises(ValueError, match=r"are YaRN's, for which Megatron-Bridge has other words; they are not covered"):
+    with pytest.raises(ValueError, match=r"are YaRN's, which Megatron-Bridge configures differently; they are not supported"):
         run_config(config, dtype="bfloat16", has_tokenizer=False)
 
 
 def test_olmo_2_rotates_as_transformers_lets_it() -> None:
     config = {**PUBLISHED["olmo-2-7b"], "rope_scaling": {"type": "linear", "factor": 4.0}}
     assert FAMILIES["olmo2"].megatron_config(config, tied=False, source="x")["seq_len_interpolation_factor"] == 4.0
-    sentence = "rope_scaling in config.json is of the type 'yarn', which is not covered; known are default, linear, dynamic"
+    sentence = "rope_scaling in config.json is of the type 'yarn', which is not supported; known are default, linear, dynamic"
     refuse({**config, "rope_scaling": {"type": "yarn", "factor": 4.0}}, sentence, family="olmo2")
 
 
@@ -578,7 +576,7 @@ def test_shares_of_experts_in_megatrons_words(normalised: bool) -> None:
     assert (found["num_moe_experts"], found["moe_router_topk"], found["moe_ffn_hidden_size"]) == (128, 8, 768)
     assert not_expressible(found) == ["num_moe_experts"]
     with pytest.raises(
-        ValueError, match=r"^this model has experts \(num_moe_experts\), which are not handed to Megatron-Bridge: export it with"
+        ValueError, match=r"^this model has experts \(num_moe_experts\), which are not converted to Megatron-Bridge: export it with"
     ):
         run_config(found, dtype="bfloat16", has_tokenizer=False)
     for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
@@ -664,17 +662,17 @@ def test_rotations_that_a_class_would_put_in_the_place_of_those_of_transformers_
 @pytest.mark.parametrize("model_type", ["granitemoehybrid", "gemma3n", "gemma3n_text", "llama4", "mixtral", "qwen2_moe"])
 def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
     with pytest.raises(
-        ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not covered; known are opt')}"
+        ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not supported; known are opt')}"
     ):
         family_of(model_type, source="models/x")
 
 
 def test_unknown_model_type() -> None:
     known = ", ".join(FAMILIES)
-    sentence = f"models/x is of the model type bloom, which is not covered; known are {known}; {OTHERS}"
+    sentence = f"models/x is of the model type bloom, which is not supported; known are {known}; {OTHERS}"
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         family_of("bloom", source="models/x")
-    with pytest.raises(ValueError, match=re.escape("models/x is of the model type (none), which is not covered")):
+    with pytest.raises(ValueError, match=re.escape("models/x is of the model type (none), which is not supported")):
         family_of("", source="models/x")
 
 
@@ -725,7 +723,7 @@ def test_gemma_3_in_the_words_of_transformers_5() -> None:
         assert FAMILIES["gemma3_text"].megatron_config(said, tied=True, source="x") == expected
         both = {"model_type": "gemma3", "text_config": said}
         assert in_words_of_both(both, source="x") == {"model_type": "gemma3", "text_config": {**said, **older}}
-    with pytest.raises(ValueError, match=r'put "rope_local_base_freq": 20000\.0 into it if rope_parameters is right'):
+    with pytest.raises(ValueError, match=r'add "rope_local_base_freq": 20000\.0 if rope_parameters is right'):
         in_words_of_both({**config, **older, "rope_local_base_freq": 1e4, "rope_parameters": rope}, source="x")
 
 
@@ -735,7 +733,7 @@ def test_experts_in_the_words_of_transformers_5() -> None:
     both = {**config, "num_experts": 6}
     assert in_words_of_both(config, source="x") == in_words_of_both(both, source="x") == both
     assert AutoConfig.for_model(**both).num_experts == 6
-    with pytest.raises(ValueError, match='put "num_experts": 6 into it if num_local_experts is right'):
+    with pytest.raises(ValueError, match='add "num_experts": 6 if num_local_experts is right'):
         in_words_of_both({**config, "num_experts": 8}, source="x")
     gpt_oss = {"model_type": "gpt_oss", "num_local_experts": 6}
     assert in_words_of_both(gpt_oss, source="x") == gpt_oss
