@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device = arguments.device or default_device()
         screened = None
         if not rule.every_document and arguments.dtype == "float32" and _screens(arguments.screening, device):
-            _say("the rounds are read in bfloat16; who is left is measured in float32")
+            _say("the rounds are measured in bfloat16; the remaining methods are measured in float32")
             screened = screen(
                 load_model(checkpoint, device=device, dtype="bfloat16"), plans, scorer=scorer, texts=texts, rule=rule, say=_say
             )
@@ -134,7 +134,7 @@ def _plan(case: TransferCase, request: TransferRequest, methods: Sequence[str], 
             start = time.monotonic()
             transfer = Transfer.of(case, replace(request, method=method, seed=seed))
             plans[method, seed] = Planned(transfer, time.monotonic() - start)
-            _say(f"{method}, seed {seed}: rows decided in {plans[method, seed].seconds:.1f} s")
+            _say(f"{method}, seed {seed}: rows planned in {plans[method, seed].seconds:.1f} s")
     return plans
 
 
@@ -185,7 +185,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     used |= read_by(request.vocabulary, request.tokenizer)
     for field_name, (flag, _) in MATERIAL.items():
         if getattr(request, field_name) is not None and field_name not in used:
-            raise ValueError(f"none of the methods {', '.join(methods)} makes use of {flag}; leave it out or name a method that does")
+            raise ValueError(f"none of the methods {', '.join(methods)} uses {flag}; leave it out or name a method that does")
     return methods
 
 

@@ -188,8 +188,8 @@ def compare(
 ) -> list[Measurement]:
     """Measure transfers before any training, in rounds over the texts' documents, in the order of `texts`.
 
-    A method that is surely worse than the best on the first text has no part in further rounds, and there are no more rounds when all that
-    are left are tied.  So methods have scores of as many of the first documents as they had rounds.
+    A method that is significantly worse than the best on the first text is dropped from further rounds, and the rounds end when all remaining
+    methods are tied.  So the number of documents that a method is scored on depends on its rounds.
 
     Args:
         plans: (method, seed) -> the decided transfer.
@@ -206,7 +206,7 @@ def compare(
     error = max(shifts) - min(shifts)
     say(f"in bfloat16 the differences between these were off by at most {error:.4f} bits per byte")
     if error > SCREENING_ERROR:
-        say("too much to go by: the others are measured again as well")
+        say("too much: the others are measured again as well")
         _measure_again(model, plans, [key for key in plans if key not in exact], rough, exact, scorer=scorer, texts=texts, say=say)
     return [Measurement(*key, 0, exact.get(key, found), plans[key].seconds, screened=key not in exact) for key, found in rough.items()]
 
@@ -266,7 +266,7 @@ def _race(
             break
         if dropped := standing.far_behind if screens else standing.surely_worse:
             alive = [method for method in alive if method not in dropped]
-            say(f"after {end} documents {standing.best} is ahead; surely worse, and not measured further: {', '.join(dropped)}")
+            say(f"after {end} documents {standing.best} is ahead; significantly worse, and not measured further: {', '.join(dropped)}")
         if last:
             break
     return scores, alive

@@ -116,12 +116,16 @@ class Standing:
         if not others:
             nearest = next(iter(self.behind))
             return f"{head}. Sure: all {len(worse)} others need more, the nearest ({nearest}) {_difference(self.behind[nearest])}."
-        sure = f"Sure of {len(worse)} of {len(self.behind)} others, which need more." if worse else "Not sure: no other is surely worse."
+        sure = (
+            f"Sure of {len(worse)} of {len(self.behind)} others, which need more."
+            if worse
+            else "Not significant: no other is significantly worse."
+        )
         tied = [name for name in others if name in self.tied]
         sentence = f"{head}. {sure}"
         for words, names in (
             (f"As good, within a tie of {self.tie:g} bits per byte", tied),
-            ("Not told apart from it", [name for name in others if name not in tied]),
+            ("Not distinguishable from it", [name for name in others if name not in tied]),
         ):
             if names:
                 sentence += f" {words}: {', '.join(f'{name} ({_difference(self.behind[name])})' for name in names)}."

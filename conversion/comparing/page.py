@@ -134,22 +134,22 @@ class Comparison:
         )
         notes = [
             f"Source {self.source}, target tokenizer {self.tokenizer}.",
-            f"Held-out text: {texts}. Every document is scored apart, after one start token.",
-            f"Differences to {self.baseline} with Student's interval of 95 % over documents; fewer than {LEAST_UNITS} documents decide nothing,"
+            f"Held-out text: {texts}. Every document is scored separately, after one start token.",
+            f"Differences to {self.baseline} with Student's interval of 95 % over documents; fewer than {LEAST_UNITS} documents are too few to decide,"
             f" and of fewer than {FEW_UNITS} the interval assumes that others would vary as these do."
             + (f" Mean of {self.num_seeds} seeds, in brackets the lowest and the highest." if self.num_seeds > 1 else ""),
-            "Seconds: deciding where the rows come from; what several methods need counts for the first of them.",
+            "Seconds: time to plan the rows; work that several methods share counts for the first of them.",
             f"p-values of the recommendation are those of the exact test of signs over documents of {self.texts[0].name}, by Holm for the"
             " methods and times the number of looks.",
         ]
         if not self.rule.every_document:
             notes.append(
-                f"Documents were read in rounds: a method that is surely worse than the best has no part in the next, and none is left when"
-                f" the others surely differ by less than {self.rule.tie:g} bits per byte. Differences are over the documents that both were scored on."
+                f"Documents were read in rounds: a method that is significantly worse than the best is dropped, and the comparison ends when"
+                f" the remaining ones differ by less than {self.rule.tie:g} bits per byte. Differences are over the documents that both were scored on."
             )
         if screened := sorted({m.method for m in self.measurements if m.screened}):
             notes.append(
-                f"Products in bfloat16, where the methods were already surely behind: {', '.join(screened)}. All others in float32, on the same"
+                f"Products in bfloat16, for methods that were already significantly worse: {', '.join(screened)}. All others in float32, on the same"
                 " documents; where that changes a difference by more than a hundredth, all are measured again."
             )
         if self.training.num_steps:

@@ -320,7 +320,7 @@ def _generation_config(source: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+        raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
     return content

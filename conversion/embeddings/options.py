@@ -428,7 +428,7 @@ def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str
             if line.strip():
                 target, separator, source = line.rstrip("\r").partition("\t")
                 if not (target and separator and source):
-                    raise ValueError(f"{file}, line {number} is no target token and source token with a tab between: {line!r}")
+                    raise ValueError(f"{file}, line {number} is not a target token and source token with a tab between: {line!r}")
                 pairs.append((target, source))
     chosen: dict[str, str] = {}
     for target, source in pairs:

@@ -51,7 +51,7 @@ def require_options(request: TransferRequest) -> None:
     for name in (name for name in MATERIAL if name in given - (METHODS[method].uses if method is not None else frozenset())):
         flag, users = MATERIAL[name][0], ", ".join(method for method, other in METHODS.items() if name in other.uses)
         asked = f"--vocabulary {strategy}" if method is None else f"--method {method}"
-        raise ValueError(f"{asked} makes no use of {flag}; leave it out (it serves {users})")
+        raise ValueError(f"{asked} does not use {flag}; leave it out (it is for {users})")
     for first, second in METHODS[method].either if method is not None else ():
         if {first, second} <= given:
             raise ValueError(f"--method {method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
@@ -63,21 +63,25 @@ def _require_learnable(request: TransferRequest, method: str) -> None:
         raise ValueError(f"--method {method} learns rows, not their coordinates; leave out --factorised-size")
     learns_output = method != "token-distillation" or (request.learning or LearningOptions()).output_rows == "learned"
     if learns_output and request.output_layer == "random":
-        raise ValueError(f"--method {method} learns rows of the output layer, which --output-layer random draws; choose another of the two")
+        raise ValueError(
+            f"--method {method} learns rows of the output layer, which --output-layer random initialises randomly; change one of the two"
+        )
     if method != "token-distillation" and request.learning is not None:
         for flag, is_given in (
             ("--output-rows", request.learning.output_rows != "mean"),
             ("--distilled-layer", request.learning.layer is not None),
         ):
             if is_given:
-                raise ValueError(f"--method {method} makes no use of {flag}; leave it out (it serves token-distillation)")
+                raise ValueError(f"--method {method} does not use {flag}; leave it out (it is for token-distillation)")
 
 
 def refusal_of(request: TransferRequest, method: str) -> str:
     """A sentence about why a method cannot serve the request, for lack of material or of a use; empty where it can."""
     strategy = request.vocabulary.strategy
     if strategy in (*GROWING_STRATEGIES, *LASTING_STRATEGIES) and method is not None and not METHODS[method].copies:
-        return f"--vocabulary {strategy} keeps the source's rows, and --method {method} draws every row; take --method random"
+        return (
+            f"--vocabulary {strategy} keeps the source's rows, and --method {method} initialises every row randomly; take --method random"
+        )
     needs = [*((name,) for name in METHODS[method].needs), *METHODS[method].either]
     for names in sorted(needs, key=lambda names: list(MATERIAL).index(names[0])):
         if all(getattr(request, name) is None for name in names):
@@ -93,13 +97,13 @@ def take_recommended(arguments: argparse.Namespace) -> None:
         ValueError: if a method is named too, or the folder is no comparison.
     """
     if arguments.method is not None:
-        raise ValueError("--method and --method-from both say how rows are made; give one of them")
+        raise ValueError("--method and --method-from both name a method; give one of them")
     path = arguments.method_from / "comparison.json"
     if not path.is_file():
         raise ValueError(f"--method-from {arguments.method_from} has no {path.name}; expected an output of conversion.transfer_compare")
     method = read_json(path).get("recommendation", {}).get("method")
     if method not in METHODS:
-        raise ValueError(f"{path} recommends {method!r}, which is no method; make the comparison again")
+        raise ValueError(f"{path} recommends {method!r}, which is not a method; run the comparison again")
     arguments.method = method
     used = METHODS[method].uses | read_by(VocabularyOptions(arguments.vocabulary, arguments.new_tokens), arguments.tokenizer)
     for name, (flag, _) in MATERIAL.items():

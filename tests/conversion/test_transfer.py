@@ -231,7 +231,7 @@ NO_TOKEN = "give --special-token TARGET=SOURCE with tokens as they are spelled t
         (
             {},
             ("--text", "TEXT"),
-            "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned, token-distillation,"
+            "--method mean does not use --text FILE; leave it out (it is for align, focus, wechsel, ofa-aligned, token-distillation,"
             " next-token, alm)",
         ),
         ({}, ("--parallel-columns", "en", "sl"), "--parallel-columns names columns of --parallel FILE; give that too"),
@@ -395,7 +395,7 @@ def test_special_tokens_from_a_file(folders: dict[str, Path], tmp_path: Path) ->
     assert error_of(folders, tmp_path / "twice", *twice) == ("the target token '<unk>' is given two sources, '<pad>' and '</s>'; give one")
     (tmp_path / "broken.tsv").write_text("<unk> </s>\n")
     assert error_of(folders, tmp_path / "broken", "--special-tokens", str(tmp_path / "broken.tsv")) == (
-        f"{tmp_path / 'broken.tsv'}, line 1 is no target token and source token with a tab between: '<unk> </s>'"
+        f"{tmp_path / 'broken.tsv'}, line 1 is not a target token and source token with a tab between: '<unk> </s>'"
     )
     missing = tmp_path / "missing.tsv"
     assert error_of(folders, tmp_path / "none", "--special-tokens", str(missing)) == f"the special tokens file {missing} does not exist"
@@ -417,10 +417,10 @@ def test_vectors_of_another_language_are_warned_of(folders: dict[str, Path], tmp
     run(folders, tmp_path / "out", "--vectors", str(tmp_path / "en.vec"), method="ofa")
     facts = read_manifest(tmp_path / "out").facts["num_rows_by_origin"]  # type: ignore[union-attr]
     num_new = facts.get("combined", 0) + facts["fallback: mean"]
-    warning = next(line for line in capsys.readouterr().err.splitlines() if "has nothing for" in line)
+    warning = next(line for line in capsys.readouterr().err.splitlines() if "cannot initialise" in line)
     assert warning == (
-        f"warning: the method has nothing for {facts['fallback: mean']:,} of {num_new:,} new tokens, which get the fallback; are the text,"
-        " vectors or models that it learns from of the target language?"
+        f"warning: the method cannot initialise {facts['fallback: mean']:,} of {num_new:,} new tokens, which get the fallback; check that its"
+        " text, vectors or models are of the target language"
     )
 
 

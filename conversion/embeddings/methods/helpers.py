@@ -164,7 +164,7 @@ def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.n
         if len(tokens) and not len(known):
             raise ValueError(
                 f"the helper {inputs.helper.name} has none of the {len(tokens)} {kind} tokens of the target vocabulary, so --method {name}"
-                " has nothing to go by; give a helper that was trained with the target tokenizer"
+                " cannot be used; give a helper that was trained with the target tokenizer"
             )
     if not len(shared):
         raise ValueError(

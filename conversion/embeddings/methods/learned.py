@@ -272,7 +272,7 @@ def _target_start(inputs: TransferInputs, start_id: int) -> int:
     if not len(found):
         token = inputs.source.tokens[start_id]
         raise ValueError(
-            f"the target tokenizer has no token for {token!r}, which stands before every text that the source reads;"
+            f"the target tokenizer has no token for {token!r}, which the source has before every text;"
             f" name one with --special-token 'TARGET={token}'"
         )
     return int(found[0])
@@ -310,10 +310,10 @@ def _facts(teacher: Teacher, lesson: Lesson, learned: Learned) -> dict[str, Any]
 def describe_learning(facts: Mapping[str, Any]) -> list[str]:
     """The facts in lines for the terminal."""
     fewest, middle, most = facts["contexts"]
-    went_on = f" (went on from step {facts['first_step']})" if facts["first_step"] else ""
+    went_on = f" (resumed from step {facts['first_step']})" if facts["first_step"] else ""
     return [
         f"{facts['num_learned']:,} rows learned in {facts['num_steps']:,} steps of {facts['batch_size']}, {facts['seconds']:.0f} s{went_on};"
-        f" loss {facts['losses'][0][1]:.4g} at first, {facts['losses'][-1][1]:.4g} at last",
+        f" loss {facts['losses'][0][1]:.4g} at the start, {facts['losses'][-1][1]:.4g} at the end",
         f"each is in {fewest:,} to {most:,} windows of the text read, half of them in {middle:,} or more;"
-        f" {facts['num_too_rare']:,} new tokens are too rare and kept their start",
+        f" {facts['num_too_rare']:,} new tokens are too rare and keep their initial row",
     ]

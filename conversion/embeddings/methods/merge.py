@@ -63,7 +63,7 @@ def merge_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_matrix:
     """
     target = inputs.target
     if target.merges is None:
-        raise ValueError("--method merge follows merge rules, but the target tokenizer is no BPE; choose mean, which needs none")
+        raise ValueError("--method merge follows merge rules, but the target tokenizer is not BPE; choose mean, which needs none")
     target_ids = {token: i for i, token in enumerate(target.tokens)}
     merges_of: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for first, second in target.merges:

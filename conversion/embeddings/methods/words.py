@@ -173,7 +173,7 @@ def read_dictionary(path: Path) -> list[tuple[str, str]]:
                 continue
             words = [word.strip() for word in (line.split("\t") if "\t" in line else line.split())]
             if len(words) != 2 or not all(words):
-                raise ValueError(f"{path}, line {number} is no pair of words with a tab or a space between: {line.strip()!r}")
+                raise ValueError(f"{path}, line {number} is not a pair of words with a tab or a space between: {line.strip()!r}")
             pairs.append((words[0], words[1]))
     return pairs
 

@@ -80,8 +80,8 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     num_new, num_fallback = figures["num_new"], figures["num_fallback"]
     if num_fallback > FALLBACK_SHARE * num_new:
         warnings.append(
-            f"the method has nothing for {num_fallback:,} of {num_new:,} new tokens, which get the fallback; are the text, vectors or models"
-            " that it learns from of the target language?"
+            f"the method cannot initialise {num_fallback:,} of {num_new:,} new tokens, which get the fallback; check that its text, vectors or"
+            " models are of the target language"
         )
     for layer, norms in figures["norms"].items():
         for key, what in (("not_finite", "hold NaN or infinite values"), ("near_zero", "are near zero"), ("exploding", "are far too long")):
@@ -95,7 +95,7 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
         if duplicates["num_rows"]:
             examples = ", ".join(" = ".join(repr(token) for _, token in group[:3]) for group in duplicates["examples"][:3])
             warnings.append(
-                f"{duplicates['num_rows']:,} new rows of {layer} are the same bits as the row of another token, for example {examples}"
+                f"{duplicates['num_rows']:,} new rows of {layer} are identical to the row of another token, for example {examples}"
             )
     return warnings
 

@@ -160,7 +160,7 @@ def summary(inputs: TransferInputs, plan: RowPlan) -> str:
     for origin, count in plan.counts().items():
         lines.append(f"  {origin:<18}{count:>9,}{100 * count / len(plan.origins):>7.1f} %")
     if unreached := int((inputs.source.kinds == Kind.UNREACHED).sum()):
-        lines.append(f"  source tokens that no text reaches, whose rows are not used: {unreached:,}")
+        lines.append(f"  source tokens that are unreachable from text, whose rows are not used: {unreached:,}")
     for target_token, source_token, reason in special_token_table(inputs, plan):
         lines.append(f"  {target_token:<18}{'from ' + source_token if source_token is not None else 'no source':<18}({reason})")
     return "\n".join(lines)

@@ -12,15 +12,15 @@ _WIDTH, _HEIGHT = 720, 190  # of a histogram, as the template draws it
 _ODD = {"near zero": "near_zero", "far too long": "exploding", "not finite": "not_finite"}
 _NAMES = {
     "copied": "copied: the source has the same token",
-    "copied: case": "copied: the same but for capitals",
-    "copied: space": "copied: the same but for the space before",
-    "copied: both": "copied: the same but for capitals and space",
-    "special": "special tokens from the source's",
+    "copied: case": "copied: same except for case",
+    "copied: space": "copied: same except for the leading space",
+    "copied: both": "copied: same except for case and leading space",
+    "special": "special tokens of the source",
     "combined": "combined by the method from source tokens",
     "mapped": "mapped by the method",
     "learned": "learned from the text",
-    "random": "drawn by the method",
-    "fallback: mean": "fallback: mean of the source's pieces",
+    "random": "random, by the method",
+    "fallback: mean": "fallback: mean of the source tokens that spell it",
     "fallback: random": "fallback: drawn",
 }
 
@@ -38,7 +38,7 @@ def report_page(facts: Mapping[str, Any], samples: Mapping[str, Sequence[Mapping
     figures, counts = facts["figures"], facts["num_rows_by_origin"]
     told = describe(facts["vocabulary"])
     if facts.get("num_unreached_source_tokens"):
-        told.append(f"{facts['num_unreached_source_tokens']:,} source tokens, whose rows are not used, are reached by no text")
+        told.append(f"{facts['num_unreached_source_tokens']:,} source tokens are unreachable from text; their rows are not used")
     total = max(sum(counts.values()), 1)
     return rendered(
         "transfer.html",

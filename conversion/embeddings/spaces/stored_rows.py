@@ -52,7 +52,7 @@ def _write(file: IO[bytes], numbers: np.ndarray) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ValueError(
-            f"there is no room in {gettempdir()} for the weights of new tokens, 12 bytes each; free some, or name another place in TMPDIR"
+            f"{gettempdir()} is too full for the weights of new tokens, 12 bytes each; free some space, or set TMPDIR to another folder"
         ) from error
 
 

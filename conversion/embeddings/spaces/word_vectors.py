@@ -233,7 +233,7 @@ def _read_binary(path: Path) -> WordVectors:
         _require_whole_binary(path)
         vectors = load_facebook_vectors(str(path))
     except Exception as error:  # the library raises anything for a damaged file
-        raise ValueError(f"{path} is no fastText model ({error}); copy or download it again") from error
+        raise ValueError(f"{path} is not a fastText model ({error}); copy or download it again") from error
     words: tuple[str, ...] = tuple(vectors.index_to_key)
     frequencies = np.array([vectors.get_vecattr(word, "count") for word in words], dtype=np.float64)
     return WordVectors(str(path), words, vectors.vectors, frequencies, _any_word(vectors))
@@ -257,7 +257,7 @@ def _require_whole_binary(path: Path) -> None:
         for _ in range(num_words):
             end = content.find(b"\0", place)
             if end < 0:
-                raise ValueError(f"its {num_words} words do not end")
+                raise ValueError(f"its {num_words} words are not terminated")
             place = end + 10  # behind the count and the kind of the word
         place += 8 * max(0, num_pruned) + is_new
         rows, size = struct.unpack_from("<qq", content, place)
@@ -277,7 +277,7 @@ def _read_text(path: Path) -> WordVectors:
         try:
             row = np.array(values, dtype=np.float32)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} holds something that is no number: {error}") from error
+            raise ValueError(f"{path}, line {number} holds something that is not a number: {error}") from error
         if not np.isfinite(row).all():
             raise ValueError(f"{path}, line {number} holds NaN or infinite values; repair or remove the line")
         names.append(word)

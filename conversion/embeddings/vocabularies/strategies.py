@@ -74,7 +74,7 @@ def require_vocabulary_options(options: VocabularyOptions, *, tokenizer: Path | 
     if needs_tokenizer and tokenizer is None:
         raise ValueError(f"--vocabulary {strategy} needs the target's tokenizer; give it with --tokenizer DIR")
     if needs_tokenizer is False and tokenizer is not None:
-        raise ValueError(f"--vocabulary {strategy} goes by the source's own tokenizer; leave out --tokenizer DIR")
+        raise ValueError(f"--vocabulary {strategy} uses the source's own tokenizer; leave out --tokenizer DIR")
     if strategy == "expand" and tokenizer is None and text is None:
         raise ValueError("--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR")
     if strategy == "prune" and text is None:
@@ -176,13 +176,13 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     if "share_of_text_that_went" in facts:
         lines.append(
-            f"{facts['num_new_tokens']:,} tokens exchanged, {facts['num_reached']:,} of the new ones are reached; those that went are"
+            f"{facts['num_new_tokens']:,} tokens exchanged, {facts['num_reached']:,} of the new ones are reachable; the removed ones are"
             f" {100 * facts['share_of_text_that_went']:.3f} % of the texts' tokens"
         )
     elif "num_new_tokens" in facts:
         lines.append(
-            f"{facts['num_new_tokens']:,} new tokens, {facts['num_intermediate_tokens']:,} of them steps on the way to others;"
-            f" {facts['num_reached']:,} are reached"
+            f"{facts['num_new_tokens']:,} new tokens, {facts['num_intermediate_tokens']:,} of them intermediate;"
+            f" {facts['num_reached']:,} are reachable"
         )
     if "num_unused" in facts:
         lines.append(
@@ -190,8 +190,8 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         )
     if "num_pruned" in facts:
         lines.append(
-            f"{facts['num_pruned']:,} tokens dropped; {facts['num_needed']:,} kept that the text has not but others need;"
-            f" {facts['num_unreached']:,} can no longer be reached"
+            f"{facts['num_pruned']:,} tokens dropped; {facts['num_needed']:,} kept that are not in the text but that others need;"
+            f" {facts['num_unreached']:,} are no longer reachable"
         )
     if held_out := facts.get("held_out_text"):
         before, after = held_out["num_tokens_before"], held_out["num_tokens_after"]

@@ -172,7 +172,7 @@ class Vocabulary:
     def keys(self) -> Sequence[str]:
         """A name for each id that depends on its meaning alone: equal under any spelling and any order of the vocabulary.
 
-        Text reads as itself with `▁` for a space; bytes that are no UTF-8 become private characters, so that n-grams of
+        Text reads as itself with `▁` for a space; bytes that are not UTF-8 become private characters, so that n-grams of
         characters stay meaningful.  Tokens of the same bytes are told apart by their kind and their rank among equals.
         """
         made, blocks, hashes = self._keys_without_ranks(), [], []

@@ -413,7 +413,7 @@ def test_word_vectors_from_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors.frequencies, [1, 1 / 2, 1 / 3])
     for name, content, message in (
         ("b.vec", "in 1 2\nje 1\n", "{path}, line 2 has 1 numbers, but the first vector has 2; repair or remove the line"),
-        ("c.vec", "in 1 x\n", "{path}, line 1 holds something that is no number: could not convert string to float: 'x'"),
+        ("c.vec", "in 1 x\n", "{path}, line 1 holds something that is not a number: could not convert string to float: 'x'"),
         ("d.vec", "in 1 nan\n", "{path}, line 1 holds NaN or infinite values; repair or remove the line"),
         ("e.vec", "", "{path} has no vectors; expected a word and its numbers on each line"),
         ("f.npy", "", "the vectors {path} are of an unknown kind; expected a name ending in .vec, .txt, .vec.gz, .txt.gz, .wv, .bin"),
@@ -430,7 +430,7 @@ def test_dictionaries(tmp_path: Path, pair: TransferInputs) -> None:
     (tmp_path / "bad.txt").write_text("dog\n", encoding="utf-8")
     with pytest.raises(ValueError) as error:
         read_dictionary(tmp_path / "bad.txt")
-    assert str(error.value) == f"{tmp_path / 'bad.txt'}, line 1 is no pair of words with a tab or a space between: 'dog'"
+    assert str(error.value) == f"{tmp_path / 'bad.txt'}, line 1 is not a pair of words with a tab or a space between: 'dog'"
     with pytest.raises(ValueError) as error:
         METHODS["wechsel"].plan(prepare_like(pair, dictionary=[("xx", "yy")]))
     assert str(error.value) == (
@@ -472,8 +472,8 @@ def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:
     with pytest.raises(ValueError) as error:
         METHODS["sava"].plan(prepare_like(pair, helper=other))
     assert str(error.value) == (
-        f"the helper helper has none of the {len(pair.new_ids)} new tokens of the target vocabulary, so --method sava has nothing"
-        " to go by; give a helper that was trained with the target tokenizer"
+        f"the helper helper has none of the {len(pair.new_ids)} new tokens of the target vocabulary, so --method sava cannot be"
+        " used; give a helper that was trained with the target tokenizer"
     )
 
 
@@ -529,7 +529,9 @@ def test_transfer_to_itself_copies_every_row(
     if method == "merge" and make in (unigram, wordpiece):
         with pytest.raises(ValueError) as error:
             METHODS[method].plan(inputs)
-        assert str(error.value) == ("--method merge follows merge rules, but the target tokenizer is no BPE; choose mean, which needs none")
+        assert str(error.value) == (
+            "--method merge follows merge rules, but the target tokenizer is not BPE; choose mean, which needs none"
+        )
         return
     rows = rows_of(inputs, METHODS[method].plan(inputs), matrix)
     assert torch.equal(rows.view(torch.uint8), matrix[: len(rows)].contiguous().view(torch.uint8))

@@ -407,11 +407,13 @@ def test_unknown_models_are_refused() -> None:
     words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     with pytest.raises(ValueError) as error:
         Vocabulary.of(words)
-    assert str(error.value) == "the tokenizer's model is WordLevel; known are BPE, Unigram and WordPiece"
+    assert str(error.value) == "the tokenizer's model is WordLevel; supported are BPE, Unigram and WordPiece"
     suffixed = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>")))
     with pytest.raises(ValueError) as error:
         Vocabulary.of(suffixed)
-    assert str(error.value) == ("the tokenizer marks the ends of words with '</w>'; known are marks at their beginnings and byte-level")
+    assert str(error.value) == (
+        "the tokenizer marks the ends of words with '</w>'; known are marks at the beginnings of words, and byte-level"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_rows_come_from_the_file_as_they_were(tmp_path: Path) -> None:
 
 def test_no_room_for_weights_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_rows, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115 (goes with the rows)
-    with pytest.raises(ValueError, match=r"no room in .* for the weights of new tokens, 12 bytes each; .* TMPDIR"):
+    with pytest.raises(ValueError, match=r".* is too full for the weights of new tokens, 12 bytes each; .* TMPDIR"):
         StoredRows(50).append(sparse.random(3, 50, density=0.2, format="csr"))
 
 

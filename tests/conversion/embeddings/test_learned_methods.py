@@ -311,7 +311,7 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
         [sys.executable, "-m", "conversion.transfer", *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "rows learned in 3 steps of 2" in done.stdout and "too rare and kept their start" in done.stdout
+    assert "rows learned in 3 steps of 2" in done.stdout and "too rare and keep their initial row" in done.stdout
     manifest = read_manifest(tmp_path / "out")
     assert manifest is not None and manifest.facts["learning"]["num_steps"] == 3 and manifest.facts["method"] == "token-distillation"
     assert manifest.facts["num_rows_by_origin"]["learned"] == manifest.facts["learning"]["num_learned"]
@@ -327,7 +327,7 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
         ({"--batch-size": "0"}, "--batch-size is 0; expected 1 or more"),
         ({"--learning-rate": "nan"}, "--learning-rate is nan; expected a number above 0"),
         ({"--device": "cuda:99"}, "--device cuda:99 is not there: torch sees"),
-        ({"--device": "abacus"}, "--device abacus is no device that models run on; expected cpu, cuda or cuda:1"),
+        ({"--device": "abacus"}, "--device abacus is not a device that models run on; expected cpu, cuda or cuda:1"),
         (
             {"--sequence-length": "96"},
             "--sequence-length is 96, but the model has 96 positions, one of them for the start token; use 95 or less",
@@ -337,14 +337,14 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
         ({"--factorised-size": "8"}, "--method token-distillation learns rows, not their coordinates; leave out --factorised-size"),
         (
             {"--method": "mean", "--text": None},
-            "--method mean makes no use of --steps N and the other options of learning; leave it out (it serves token-dist",
+            "--method mean does not use --steps N and the other options of learning; leave it out (it is for token-dist",
         ),
-        ({"--method": "alm", "--output-rows": "learned"}, "--method alm makes no use of --output-rows; leave it out (it serves token-dist"),
+        ({"--method": "alm", "--output-rows": "learned"}, "--method alm does not use --output-rows; leave it out (it is for token-dist"),
         (
             {"--method": "alm", "--output-layer": "random"},
-            "--method alm learns rows of the output layer, which --output-layer random draws",
+            "--method alm learns rows of the output layer, which --output-layer random initialises randomly",
         ),
-        ({"--source": "encoder"}, "score this one by what it fills in (pseudo bits per byte): `python -m eval.harness --model "),
+        ({"--source": "encoder"}, "score this one by pseudo-likelihood (pseudo bits per byte): `python -m eval.harness --model "),
         ({"--output": "tied"}, "exists and is not empty"),
     ],
 )

@@ -187,7 +187,7 @@ def test_rows_that_stand_out_are_found(case: tuple[TransferInputs, RowPlan, torc
         f"1 of {len(new)} new rows of input are near zero, for example {names[0]!r} (0.0); the median of the source is {median}",
         f"1 of {len(new)} new rows of input are far too long, for example {names[1]!r} ({norms['exploding']['examples'][0][2]});"
         f" the median of the source is {median}",
-        f"2 new rows of input are the same bits as the row of another token, for example {names[3]!r} = {names[4]!r}",
+        f"2 new rows of input are identical to the row of another token, for example {names[3]!r} = {names[4]!r}",
     ]
     json.dumps(figures, allow_nan=False)
 
@@ -212,7 +212,7 @@ def test_warnings_are_printed(folders: dict[str, Path], tmp_path: Path, capsys: 
         ]
     )
     report = json.loads((tmp_path / "out" / "transfer.json").read_text())
-    assert len(report["warnings"]) == 1 and "are the same bits as the row of another token" in report["warnings"][0]
+    assert len(report["warnings"]) == 1 and "are identical to the row of another token" in report["warnings"][0]
     captured = capsys.readouterr()
     assert captured.err.splitlines()[1:] == [f"warning: {report['warnings'][0]}"], "behind the line that says what is read"
     assert f"  report: {tmp_path / 'out' / 'transfer.html'}\n" in captured.out

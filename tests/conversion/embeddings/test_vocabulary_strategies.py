@@ -125,7 +125,9 @@ def test_expansion_keeps_what_there_was(folders: dict[str, Path], tmp_path: Path
 def test_growing_a_vocabulary_draws_no_row_of_the_source(folders: dict[str, Path], tmp_path: Path, strategy: str) -> None:
     """Low-resource paper, 4.1: "We randomly initialize new tokens"; those of the source, special ones too, are no new tokens."""
     options = {"expand": ("--new-tokens", str(NUM_NEW), "--text", str(folders["sl"])), "union": ("--tokenizer", str(folders["target"]))}
-    refusal = f"^--vocabulary {strategy} keeps the source's rows, and --method random-all draws every row; take --method random$"
+    refusal = (
+        f"^--vocabulary {strategy} keeps the source's rows, and --method random-all initialises every row randomly; take --method random$"
+    )
     with pytest.raises(ValueError, match=refusal):
         run(folders, tmp_path / "out", strategy, "--method", "random-all", *options[strategy])
     assert run(folders, tmp_path / "out", strategy, "--method", "random", *options[strategy]) == 0
@@ -150,9 +152,7 @@ def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys:
     changed = sum(source(line)["input_ids"] != target(line)["input_ids"] for line in lines)
     assert facts["source_text"]["share_of_lines_changed"] == changed / len(lines)
     printed = capsys.readouterr().out
-    assert (
-        f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them steps on the way to others; {NUM_NEW} are reached\n" in printed
-    )
+    assert f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them intermediate; {NUM_NEW} are reached\n" in printed
     assert "  source-language text: " in printed and "  held-out text: " in printed
 
 
@@ -297,7 +297,7 @@ def test_keeping_changes_nothing(folders: dict[str, Path], tmp_path: Path) -> No
         ("expand", ["--method", "mean", "--new-tokens", "5"], "--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR"),
         ("expand", ["--new-tokens", "5", "--text", "sl"], f"no --method is given; the known ones are {', '.join(METHODS)}"),
         ("expand", ["--method", "mean", "--new-tokens", "0", "--text", "sl"], "--new-tokens is 0; expected at least 1"),
-        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--text", "sl"], f"--method mean makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
+        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--text", "sl"], f"--method mean does not use --text FILE; leave it out (it is for {TEXT_USERS})"),
         ("union", ["--method", "mean"], "--vocabulary union needs the target's tokenizer; give it with --tokenizer DIR"),
         ("union", ["--method", "mean", "--tokenizer", "target", "--new-tokens", "5"], "--new-tokens is for --vocabulary expand and swap; leave it out with union"),
         ("replace", ["--method", "mean"], "--vocabulary replace needs the target's tokenizer; give it with --tokenizer DIR"),
@@ -307,8 +307,8 @@ def test_keeping_changes_nothing(folders: dict[str, Path], tmp_path: Path) -> No
         ("prune", ["--text", "en", "--method", "mean"], "--vocabulary prune copies every row; leave out --method mean"),
         ("prune", ["--text", "en", "--min-count", "0"], "--min-count is 0; expected at least 1"),
         ("keep", ["--min-count", "2"], "--min-count is for --vocabulary prune; leave it out with keep"),
-        ("keep", ["--text", "en"], f"--vocabulary keep makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
-        ("keep", ["--tokenizer", "target"], "--vocabulary keep goes by the source's own tokenizer; leave out --tokenizer DIR"),
+        ("keep", ["--text", "en"], f"--vocabulary keep does not use --text FILE; leave it out (it is for {TEXT_USERS})"),
+        ("keep", ["--tokenizer", "target"], "--vocabulary keep uses the source's own tokenizer; leave out --tokenizer DIR"),
         ("keep", ["--factorised-size", "full"], "--vocabulary keep leaves the matrices as they are; leave out --factorised-size"),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_fasttext_model_is_read_whole_or_refused_wherever_it_is_cut(tmp_path: 
     content = path.read_bytes()
     for size in (4, 60, 92, 95, 110, 140, len(content) // 2):
         path.write_bytes(content[:size])
-        with pytest.raises(ValueError, match="is no fastText model"):
+        with pytest.raises(ValueError, match="is not a fastText model"):
             WordVectors.read(path)
 
 

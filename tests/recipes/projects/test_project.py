@@ -147,9 +147,9 @@ def test_the_recommended_method_gets_its_material_alone(tmp_path: Path) -> None:
     assert (taken().method, taken().text) == ("mean", None)
     assert taken(method="focus").text == [Path("x.txt")]
     assert taken("--vocabulary", "expand", "--new-tokens", "9").text is None  # with a tokenizer nothing is learned from text
-    with pytest.raises(ValueError, match="--method and --method-from both say how rows are made; give one of them"):
+    with pytest.raises(ValueError, match="--method and --method-from both name a method; give one of them"):
         taken("--method", "mean")
-    with pytest.raises(ValueError, match="recommends None, which is no method; make the comparison again"):
+    with pytest.raises(ValueError, match="recommends None, which is not a method; run the comparison again"):
         taken(method=None)
 
 
@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "a section that is none": (usual(machine=3), "machine is 3; expected a section with work_dir"),
     "no such source": (usual(source="modle/x/y"), "source is modle/x/y, which is no folder"),
     "a source without a config": (usual(source="."), "which has no config.json; expected a Hugging Face folder"),
-    "a source of another kind": (usual(source="zebra"), "is of the model type zebra, which is not covered; known are opt"),
+    "a source of another kind": (usual(source="zebra"), "is of the model type zebra, which is not supported; known are opt"),
     "a damaged source": (usual(source="damaged"), "damaged/config.json holds no JSON object"),
     "no such GGUF": (usual(source="m.gguf"), "source is m.gguf, which does not exist"),
     "a damaged GGUF": (usual(source="m1.gguf"), "m1.gguf is GGUF of version 1835099168; expected 2 or 3, little-endian"),
