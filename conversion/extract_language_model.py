@@ -45,7 +45,7 @@ def extract(input_dir: Path, output_dir: Path) -> Manifest:
     part = language_part(hf.config)
     if part is None:
         raise ValueError(
-            f"{input_dir} has no text_config in its config.json: it is no multimodal model, or its language model is all of it"
+            f"{input_dir} has no text_config in its config.json: it is not a multimodal model, or has nothing but its language model"
         )
     architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(part.get("model_type", ""))
     if architecture is None:

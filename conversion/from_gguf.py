@@ -30,7 +30,7 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
         tokenizer_dir: folder of a Hugging Face tokenizer to take instead of the one in the file.
 
     Raises:
-        ValueError: if the file is damaged or holds what is not covered, if the tokenizer needs more rows than the model has, or the output exists.
+        ValueError: if the file is damaged or holds what is not supported, if the tokenizer needs more rows than the model has, or the output exists.
     """
     from common.progress import Progress
     from conversion.checkpoints.hf_checkpoint import write_hf_checkpoint

@@ -35,7 +35,7 @@ def convert(input_dir: Path, output_dir: Path, *, tell: Callable[[str], object] 
         tell: gets what is worth knowing of the checkpoint, before the output is there.
 
     Raises:
-        ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
+        ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not supported; if its tokenizer has
             more tokens than the model has rows; if a value is NaN or infinite; if the output exists or the disk is full.
     """
     from common.allocation import return_freed_memory

@@ -74,20 +74,22 @@ class Method:
             ValueError: naming what is wrong.
         """
         if self.name == "slerp" and len(models) != 2:
-            raise ValueError(f"--method slerp goes from one model to another; there are {len(models)} in --models")
+            raise ValueError(f"--method slerp interpolates between two models; there are {len(models)} in --models")
         if not 0 <= self.place <= 1:
             raise ValueError(f"--place is {self.place:g}; expected 0, the first model, to 1, the second")
         if not 0 < self.density <= 1:
             raise ValueError(f"--density is {self.density:g}; expected a share above 0, at most 1")
         if unknown := [name for name in self.patterns if name not in {model.name for model in models}]:
-            raise ValueError(f"--weights names {unknown[0]}, which is no model of this merge: {', '.join(model.name for model in models)}")
+            raise ValueError(
+                f"--weights names {unknown[0]}, which is not a model of this merge: {', '.join(model.name for model in models)}"
+            )
         for name, patterns in self.patterns.items():
             if nothing := [pattern for pattern in patterns if not fnmatch.filter(tensors, pattern)]:
                 raise ValueError(f"--weights: {nothing[0]} of {name} fits no tensor; the first is {tensors[0]}")
         for tensor in tensors:
             weights = self.weights_of(tensor, models)
             if self.name == "linear" and abs(sum(weights)) < 1e-9:
-                raise ValueError(f"the weights of {tensor} are 0 together, so there is no mean; give others")
+                raise ValueError(f"the weights of {tensor} are 0 together, so the mean is undefined; give other weights")
 
 
 @dataclass(frozen=True)
@@ -395,18 +397,18 @@ def _work(arguments: argparse.Namespace) -> Merge:
 
     method = arguments.method or ("task-arithmetic" if arguments.add else None)
     if method is None:
-        raise ValueError("--models says which models are merged, but nothing says how; give --method, such as linear")
+        raise ValueError("--models needs a merging method; give --method, such as linear")
     if arguments.add and method in VALUES:
-        raise ValueError(f"--add takes differences, and --method {method} none; give --models in place of --add")
+        raise ValueError(f"--add takes differences, but --method {method} does not; give --models in place of --add")
     if method in DELTAS and arguments.base is None:
         raise ValueError(f"--method {method} adds differences to a base model; name it with --base")
     if method in VALUES and (arguments.base or arguments.to):
-        raise ValueError(f"--method {method} takes no differences, so that --base and --to mean nothing; leave them out")
+        raise ValueError(f"--method {method} takes no differences, so --base and --to have no effect; leave them out")
     if arguments.add and arguments.to is None:
         raise ValueError("--add takes a model to which the difference is added; name it with --to")
     for option, methods in _ONLY_OF.items():
         if getattr(arguments, option) is not None and method not in methods:
-            raise ValueError(f"--{option} is of --method {' and '.join(methods)}, and means nothing with {method}; leave it out")
+            raise ValueError(f"--{option} is of --method {' and '.join(methods)}, and has no effect with {method}; leave it out")
     listed = [_weighted(text, arguments.base) for text in arguments.models or arguments.add]
     folders = {name: folder for name, folder, _ in listed}
     if len(folders) < len(listed):

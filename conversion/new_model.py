@@ -31,7 +31,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         config: `model_type` (by default OPT) and other fields of config.json; what is absent has the library's default.
 
     Raises:
-        ValueError: if the model type is not covered, the tokenizer cannot be loaded, or the sizes do not fit each other.
+        ValueError: if the model type is not supported, the tokenizer cannot be loaded, or the sizes do not fit each other.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig
@@ -47,8 +47,8 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
     if family.language_part is not None:
         raise ValueError(
-            f"a new model of the type {family.model_type} would have a vision tower that nothing here trains; give --model-type"
-            f" {family.model_type}_text, a model of language alone"
+            f"a new model of the type {family.model_type} would have a vision tower that is not trained here; give --model-type"
+            f" {family.model_type}_text, a text-only model"
         )
     tokenizer = load_tokenizer(tokenizer_dir)
     of_tokenizer = {
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
-    show(f"{arguments.output}: drawing a new model for {arguments.tokenizer}")
+    show(f"{arguments.output}: initialising a new model for {arguments.tokenizer}")
     config = _config(arguments)
     manifest = make(arguments.tokenizer, arguments.output, seed=arguments.seed, config=config)
     model_type, rows = manifest.facts["model_type"], manifest.facts["vocab_size"]

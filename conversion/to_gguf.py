@@ -108,8 +108,8 @@ def _run(script: Path, rule: str | None, arguments: Sequence[str]) -> None:
         return
     if "BPE pre-tokenizer was not recognized" in done.stderr:
         raise ValueError(
-            "the tokenizer cuts words by a rule that is neither in llama.cpp's list nor one of those that we can name"
-            f" ({', '.join(WORD_RULES)}); llama.cpp would have to learn it first (its convert_hf_to_gguf_update.py says how)"
+            "the tokenizer has a pre-tokenization rule that is neither in llama.cpp's list nor one of those known here"
+            f" ({', '.join(WORD_RULES)}); add it to llama.cpp first (see its convert_hf_to_gguf_update.py)"
         )
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-_LAST_LINES:]
     raise ValueError(f"{script.name} failed with exit code {done.returncode}:\n" + "\n".join(f"    {line}" for line in lines))
@@ -165,7 +165,7 @@ def _compare_model(file: GGUFFile, checkpoint: HFCheckpoint, kind: str) -> list[
         raise ValueError(f"{file.path}: {told}")
     expected = [name for name in checkpoint.names() if not (checkpoint.tie_word_embeddings and name == checkpoint.output_name)]
     if left := set(tensors) ^ set(expected):
-        raise ValueError(f"{file.path} and {checkpoint.directory} do not both hold {', '.join(sorted(left)[:5])}")
+        raise ValueError(f"{file.path} and {checkpoint.directory} do not both have {', '.join(sorted(left)[:5])}")
     num_rounded = 0
     stored = {"bf16": torch.bfloat16, "f16": torch.float16}.get(kind, torch.float32)
     for name in expected:

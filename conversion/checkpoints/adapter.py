@@ -50,7 +50,7 @@ def find_base(directory: Path, base: Path | None) -> Path:
     if named and base is None and not folder.is_absolute() and not folder.is_dir():
         folder = directory / named
     if (base is None and not named) or not folder.is_dir():
-        said = f"{base}, which does not exist" if base else f"{named or 'no model'}, which is no folder here"
+        said = f"{base}, which does not exist" if base else f"{named or 'no model'}, which is not a folder here"
         raise ValueError(f"the adapter in {directory} belongs to {said}; give the folder of its base model with --base")
     return folder
 

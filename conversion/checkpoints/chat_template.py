@@ -42,10 +42,10 @@ def add_chat_template(folder: Path, template: Path) -> None:
         raise ValueError(f"the chat template {template} cannot be rendered: {error}") from error
     if ids[: len(asked)] != asked:
         raise ValueError(
-            f"by the chat template {template} a conversation does not begin with its prompt, so an answer cannot be told from it"
+            f"by the chat template {template} a conversation does not begin with its prompt, so the answer cannot be separated from it"
         )
     if tokenizer.eos_token_id not in ids[len(asked) :]:
         raise ValueError(
             f"by the chat template {template} no end of text ({tokenizer.eos_token}) follows an answer, so that a model tuned with it would not"
-            " learn to end; write eos_token behind the assistant's messages"
+            " learn to stop; add eos_token after the assistant's messages"
         )

@@ -36,7 +36,7 @@ def for_engine(hf: HFCheckpoint) -> ForEngine:
     """The model of a folder under the engine's names.
 
     Raises:
-        ValueError: if it is of a family or variant that is not covered, or tensors are missing, unknown, or of another shape or type.
+        ValueError: if it is of a family or variant that is not supported, or tensors are missing, unknown, or of another shape or type.
     """
     source = str(hf.directory)
     require_language_model(hf.config, source=source)

@@ -116,7 +116,7 @@ def read_json(path: Path, *, expected: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+        raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
     return content
@@ -240,8 +240,8 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
         if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
             keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
             raise ValueError(
-                f"{source} has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers"
-                f" 4 goes; put {keys} into it if {where} is right, else make that say the same"
+                f"{source} has a config.json whose {where}, which transformers 5 reads, contradicts its other keys, which transformers 4 reads;"
+                f" add {keys} if {where} is right, otherwise correct {where}"
             )
         added |= {key: value for key, value in told.items() if key not in said}
     return with_language_values(config, **added) if added else dict(config)
@@ -255,8 +255,8 @@ def _require_one_rope_type(config: Mapping[str, Any], source: str) -> None:
             older, newer = rope.get("type"), rope.get("rope_type")
             if None not in (older, newer) and older != newer:
                 raise ValueError(
-                    f"{source} has a config.json whose {key} says type {older!r} and rope_type {newer!r}, by one of which each version of"
-                    " transformers goes; leave the one that the model was trained with"
+                    f"{source} has a config.json whose {key} says type {older!r} and rope_type {newer!r}, of which each version of"
+                    " transformers reads one; keep the one that the model was trained with"
                 )
 
 

@@ -135,11 +135,11 @@ def _read_config(directory: Path) -> PretrainedConfig:
     except Exception as error:  # anything from OSError to KeyError, by what is wrong in the file
         if "trust_remote_code" in str(error):
             raise ValueError(
-                f"the model in {directory} is a program of its own (auto_map in config.json), which is not run; expected an architecture"
+                f"the model in {directory} is a program of its own (auto_map in config.json), which is not executed; expected an architecture"
                 " that transformers knows"
             ) from error
         raise ValueError(
-            f"{directory / 'config.json'} is no model config that transformers knows: {' '.join(str(error).split())}"
+            f"{directory / 'config.json'} is not a model config that transformers knows: {' '.join(str(error).split())}"
         ) from error
 
 
@@ -224,8 +224,8 @@ def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
     # A causal mask adds exact zeros; what is left is the rounding of kernels that work on the batch in another order.
     if float((first[0] - first[1]).abs().max()) > _SEES_AHEAD * float(first.abs().max()):
         raise ValueError(
-            f"the model in {checkpoint.directory} ({checkpoint.model_type}) sees the tokens that it should predict, as masked models do:"
-            " its scores would be of a text that it already knows; give a causal model, or score this one by what it fills in (pseudo bits per"
+            f"the model in {checkpoint.directory} ({checkpoint.model_type}) sees the tokens that it should predict, as masked language models do,"
+            " so its scores would be meaningless; give a causal model, or score this one by pseudo-likelihood (pseudo bits per"
             f" byte): `python -m eval.harness --model {checkpoint.directory} --text NAME=FILE --output results/`"
         )
 
@@ -234,7 +234,7 @@ def require_device(device: str) -> str:
     """The device, if this machine has it.
 
     Raises:
-        ValueError: if it is no device that models run on, or is not there.
+        ValueError: if it is not a device that models run on, or is not there.
     """
     import torch
 
@@ -243,11 +243,11 @@ def require_device(device: str) -> str:
     except RuntimeError:
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device {device} is no device that models run on; expected cpu, cuda or cuda:1")
+        raise ValueError(f"--device {device} is not a device that models run on; expected cpu, cuda or cuda:1")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.type == "cuda" and (found.index or 0) >= num_gpus:
         there = f"torch sees {num_gpus} GPU{'s' * (num_gpus != 1)} here"
-        raise ValueError(f"--device {device} is not there: {there}; give {'cuda:0' if num_gpus else 'cpu'}")
+        raise ValueError(f"--device {device} is not available: {there}; give {'cuda:0' if num_gpus else 'cpu'}")
     return device
 
 

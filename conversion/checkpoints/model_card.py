@@ -132,14 +132,14 @@ def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
             results.append({"texts": dict(content["texts"]), "tasks": dict(content.get("tasks") or {}), "name": str(content["name"])})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{file} is no result of `python -m eval.harness` ({error!r}); name the folder of one model's results"
+                f"{file} is not a result of `python -m eval.harness` ({error!r}); name the folder of one model's results"
             ) from error
     return results
 
 
 _SPECIAL_TOKENS = (
     "## Special tokens in text\n\nThe model has learned text that spells a special token, such as `<s>`, as text: `split_special_tokens` in"
-    " tokenizer_config.json says so. A client that reads tokenizer.json alone takes it for the special token; there, take it out of what users write."
+    " tokenizer_config.json says so. A client that reads tokenizer.json alone takes it for the special token; there, remove it from what users write."
 )
 
 

@@ -76,7 +76,7 @@ class NeMoCheckpoint:
         require_plain_files(directory)
         if not (directory / WEIGHTS).is_dir() or not (directory / MODEL).is_file() or not (directory / HF / CONFIG_NAME).is_file():
             raise ValueError(
-                f"{directory} is no NeMo checkpoint of this project; expected {WEIGHTS}/, {MODEL} and {HF}/{CONFIG_NAME},"
+                f"{directory} is not a NeMo checkpoint of this project; expected {WEIGHTS}/, {MODEL} and {HF}/{CONFIG_NAME},"
                 " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`; to one that NeMo itself has saved,"
                 " `python -m conversion.change_layout --to nemo --context` adds them"
             )

@@ -48,7 +48,7 @@ def untrained(matrix: LazyTensor, token_ids: Iterable[int], *, init_std: float) 
         if sizes[place] <= _ZERO * usual:
             found[token_id] = "is zero"
         elif tells and drawn[place]:
-            found[token_id] = "is still as it was drawn"
+            found[token_id] = "still has its random initial value"
     return found
 
 
@@ -92,8 +92,8 @@ def end_of_text_sentences(matrices: Mapping[str, LazyTensor], token_ids: Iterabl
     init_std = next((value for value in stated if isinstance(value, int | float) and value > 0), 0.02)
     token_ids = list(token_ids)
     return [
-        f"token {token_id} ends a text, but its row in {name} {what}: it was never trained, so the model neither ends a text with it nor"
-        " knows what it means before one; train on documents that end with it, or name another token as the end"
+        f"token {token_id} ends a text, but its row in {name} {what}: it was never trained, so the model neither generates nor"
+        " understands it; train on documents that end with it, or choose another end-of-text token"
         for name, matrix in matrices.items()
         if len(matrix.shape) == 2
         for token_id, what in untrained(matrix, token_ids, init_std=init_std).items()

@@ -221,7 +221,7 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     tokenizer = load_tokenizer(directory)
     known = tokenizer.get_vocab()
     if found := [token for token in tokens if token in known]:
-        raise ValueError(f"{len(found)} of the {len(tokens)} tokens are in the tokenizer of {directory} already, the first {found[0]!r}")
+        raise ValueError(f"{len(found)} of the {len(tokens)} tokens are already in the tokenizer of {directory}, the first {found[0]!r}")
     if len(set(tokens)) != len(tokens) or not all(tokens):
         raise ValueError("the list of tokens has one twice or an empty line; give each once")
     description = read_description(directory, tokenizer)
@@ -258,7 +258,7 @@ def _old_ids(directory: Path, starts: Mapping[str, Sequence[str]]) -> dict[str, 
     for new, old in starts.items():
         if unknown := [token for token in old if token not in known]:
             raise ValueError(
-                f"{new!r} is to begin as {unknown[0]!r}, which is no token of {directory}; name tokens as the tokenizer spells them, and give new"
+                f"{new!r} is to begin as {unknown[0]!r}, which is not a token of {directory}; name tokens as the tokenizer spells them, and give new"
                 " tokens that have = in them as a JSON list"
             )
     return {new: [known[token] for token in old] for new, old in starts.items()}

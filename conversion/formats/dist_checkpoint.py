@@ -228,7 +228,7 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
 def _require_layers(entry: Entry) -> None:
     """Refuse a stack of which the layers could not be counted in a lifetime, or that has none."""
     if not entry.shape or not entry.num_values or entry.shape[0] > _MAX_LAYERS:
-        raise ValueError(f"{entry.key} has the shape {entry.shape}, which is no stack of layers; copy the checkpoint again")
+        raise ValueError(f"{entry.key} has the shape {entry.shape}, which is not a stack of layers; copy the checkpoint again")
 
 
 def _join_gate_and_up(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:

@@ -153,7 +153,7 @@ def _require_backend(directory: Path) -> None:
     try:
         backend = json.loads((directory / BACKEND_NAME).read_text(encoding="utf-8"))["sharded_backend"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory} has no readable metadata.json: it is no distributed checkpoint, or not a complete one") from error
+        raise ValueError(f"{directory} has no readable metadata.json: it is not a complete distributed checkpoint") from error
     if backend != BACKEND["sharded_backend"]:
         raise ValueError(f"{directory} is a distributed checkpoint of the format {backend!r}; expected {BACKEND['sharded_backend']!r}")
 

@@ -128,7 +128,7 @@ def _names_in_bytes(file: TorchFile) -> list[str]:
         return []
     begin, size = file.storage(tensor.storage)
     if tensor.dtype != "uint8" or len(tensor.shape) != 1 or not tensor.is_contiguous or tensor.end > size:
-        raise ValueError(f"{file.path} holds a state that is no row of bytes; copy the checkpoint again")
+        raise ValueError(f"{file.path} holds a state that is not a sequence of bytes; copy the checkpoint again")
     with open(file.path, "rb") as stream:
         stream.seek(begin + tensor.offset)
         content = stream.read(tensor.shape[0])

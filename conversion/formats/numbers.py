@@ -72,7 +72,7 @@ def finite(tensor: LazyTensor, *, source: str) -> LazyTensor:
 
 
 def finite_rows(bits: Bits, dtype_name: str) -> np.ndarray:
-    """For each row of numbers whether all of them are finite, (num_rows,) bool; of a dtype that is not covered, all rows.
+    """For each row of numbers whether all of them are finite, (num_rows,) bool; of a dtype that is not supported, all rows.
 
     Args:
         bits: (num_rows, size)

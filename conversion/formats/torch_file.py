@@ -162,7 +162,7 @@ def read_state_dict(path: Path) -> list[LazyTensor]:
     """The tensors of a saved state dict.
 
     Raises:
-        ValueError: if it is corrupt, needs code to be loaded, or is no dictionary of tensors.
+        ValueError: if it is corrupt, needs code to be loaded, or is not a dictionary of tensors.
     """
     file = _open(path)
     return _read_old_state_dict(path) if file is None else tensors_of(file, file.content)
@@ -172,7 +172,7 @@ def tensors_of(file: TorchFile, content: Any) -> list[LazyTensor]:
     """The tensors of a state dict that is, or lies in, what a file holds.
 
     Raises:
-        ValueError: if it is no dictionary of tensors, or a tensor is larger than what lies there.
+        ValueError: if it is not a dictionary of tensors, or a tensor is larger than what lies there.
     """
     path = file.path
     tensors = {name: stored_tensor(value) for name, value in content.items()} if isinstance(content, dict) else {None: None}
@@ -261,7 +261,7 @@ def _corrupt(path: Path) -> ValueError:
 
 
 def _no_state_dict(path: Path) -> ValueError:
-    return ValueError(f"{path} is no dictionary of tensors; expected a model's state dict")
+    return ValueError(f"{path} is not a dictionary of tensors; expected a model's state dict")
 
 
 # -- writing what `torch.load` reads, without torch: plain values, or one tensor -----------------------------------------

@@ -317,11 +317,11 @@ def architecture_of(metadata: Mapping[str, Any], source: str) -> Architecture:
     """The table for a file.
 
     Raises:
-        ValueError: naming the architecture that is not covered and those that are.
+        ValueError: naming the architecture that is not supported and those that are.
     """
     name = metadata.get("general.architecture")
     if name not in ARCHITECTURES:
-        raise ValueError(f"{source} has the architecture {name!r}, which is not covered; known are {', '.join(ARCHITECTURES)}")
+        raise ValueError(f"{source} has the architecture {name!r}, which is not supported; known are {', '.join(ARCHITECTURES)}")
     has_window = metadata.get(f"{name}.attention.sliding_window") and name in _WITH_WINDOW
     return _WITH_WINDOW[name] if has_window else ARCHITECTURES[name]
 
@@ -333,7 +333,7 @@ def hf_config(architecture: Architecture, metadata: Mapping[str, Any], *, rope_f
         rope_factors: `rope_freqs.weight`, (head_dim / 2,), by which Llama 3.1 and later slow down each rotation; None without.
 
     Raises:
-        ValueError: if a size is missing; if experts, a scaling of the rotary positions, or none of them, are not covered.
+        ValueError: if a size is missing; if experts, a scaling of the rotary positions, or none of them, are not supported.
     """
     prefix = metadata["general.architecture"]
 
@@ -347,7 +347,7 @@ def hf_config(architecture: Architecture, metadata: Mapping[str, Any], *, rope_f
             f"{source} is a mixture of {get('expert_count', 0)} experts; of {architecture.model_type} only dense models are covered"
         )
     if not get("rope.scaling.finetuned", True):
-        raise ValueError(f"{source} does without rotary positions (rope.scaling.finetuned is false), which is not covered")
+        raise ValueError(f"{source} does without rotary positions (rope.scaling.finetuned is false), which is not supported")
     config = {key: get(name, None) for key, name in architecture.config.items() if f"{prefix}.{name}" in metadata}
     required = [*_REQUIRED, *(key for key in _REQUIRED_OF_EXPERTS if key in architecture.config)]
     if missing := [f"{prefix}.{architecture.config[key]}" for key in required if key not in config]:
@@ -373,7 +373,7 @@ def rope_scaling(architecture: Architecture, get: Get, source: str) -> dict[str,
         return None
     if kind not in ("linear", "yarn"):
         raise ValueError(
-            f"{source} scales its rotary positions by the type {kind!r}, which is not covered; known are none, linear, yarn and Llama 3's"
+            f"{source} scales its rotary positions by the type {kind!r}, which is not supported; known are none, linear, yarn and Llama 3's"
         )
     factor = get("rope.scaling.factor", 1.0)
     if kind == "linear":
@@ -422,7 +422,7 @@ def llama3_scaling(factors: Values, config: Mapping[str, Any], source: str) -> d
     expected = 1 / ((1 - smooth.clip(0, 1)) / scaling["factor"] + smooth.clip(0, 1))
     if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
         raise ValueError(
-            f"{source} has factors of rotary positions (rope_freqs.weight) that are not those of Llama 3.1 and later; not covered"
+            f"{source} has factors of rotary positions (rope_freqs.weight) that are not those of Llama 3.1 and later; not supported"
         )
     return scaling
 

@@ -120,11 +120,11 @@ class _Reader(GGUFReader):
 def _read(path: Path) -> tuple[dict[str, Any], list[QuantizedTensor]]:
     """Metadata and tensors of one file."""
     if not path.is_file():
-        raise ValueError(f"{path} is no file; expected one .gguf file")
+        raise ValueError(f"{path} is not a file; expected one .gguf file")
     with open(path, "rb") as stream:
         magic, version = stream.read(4), int.from_bytes(stream.read(4), "little")
     if magic != _MAGIC:
-        raise ValueError(f"{path} is no GGUF file: it begins with {magic!r} instead of {_MAGIC!r}")
+        raise ValueError(f"{path} is not a GGUF file: it begins with {magic!r} instead of {_MAGIC!r}")
     if version not in VERSIONS:
         raise ValueError(f"{path} is GGUF of version {version}; expected {' or '.join(map(str, VERSIONS))}, little-endian")
     try:

@@ -82,7 +82,7 @@ def read_tokenizer(metadata: Mapping[str, Any], source: str) -> PreTrainedTokeni
     """The fast tokenizer that the metadata of a file describes, with its special tokens and chat template.
 
     Raises:
-        ValueError: if there is none, or one of a kind or with a rule that is not covered, or its parts contradict each other.
+        ValueError: if there is none, or one of a kind or with a rule that is not supported, or its parts contradict each other.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -130,7 +130,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Seque
     rule = WORD_RULES.get(_SAME.get(str(name), str(name)))
     if rule is None:
         raise ValueError(
-            f"{source} cuts words by the rule {name!r} ({_KEY}pre), which is not covered; known are {', '.join([*WORD_RULES, *_SAME])}:"
+            f"{source} has the pre-tokenization rule {name!r} ({_KEY}pre), which is not supported; known are {', '.join([*WORD_RULES, *_SAME])}:"
             " give a folder with its tokenizer by --tokenizer"
         )
     merges = [tuple(merge.split(" ")) for merge in metadata.get(f"{_KEY}merges", [])]

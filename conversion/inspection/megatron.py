@@ -121,7 +121,7 @@ def _describe_nemo(description: Description, place: Place, common: TorchFile | N
     elif (directory / STOCK_MODEL).is_file():
         _describe_stock(description, directory / STOCK_MODEL)
     else:
-        description.problems.append(f"{directory} has neither {MODEL} nor {STOCK_MODEL}: nothing says what model it is")
+        description.problems.append(f"{directory} has neither {MODEL} nor {STOCK_MODEL}: its model is unknown")
     content = common.content if common is not None and isinstance(common.content, dict) else {}
     description.step = content.get("global_step")
     samples = [value["consumed_samples"] for value in content.values() if isinstance(value, dict) and "consumed_samples" in value]

@@ -133,7 +133,7 @@ def _compared(
     shown = [found[first][start : start + _SHOWN_IDS] for found in (ids, own[0])] if what == "ids" else [decoded[first], own[1][first]]
     description.problems.append(
         f"{name} gives other {what} than our commands for {len(plain)} of {len(texts)} texts: of {texts[first][:60]!r} {shown[0]!r} where they"
-        f" have {shown[1]!r}; whoever loads the model so feeds it other tokens than it learns from"
+        f" have {shown[1]!r}; a model loaded that way would get other tokens than in training"
     )
     return f"other {what} for {len(plain)} of {len(texts)} texts"
 

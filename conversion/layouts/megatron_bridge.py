@@ -63,9 +63,9 @@ def refused(config: Mapping[str, Any]) -> str | None:
             " `python -m conversion.nemo_to_hf`"
         )
     if "num_moe_experts" in config:
-        return "this model has experts (num_moe_experts), which are not handed to Megatron-Bridge: export it with `python -m conversion.nemo_to_hf`"
+        return "this model has experts (num_moe_experts), which are not converted to Megatron-Bridge: export it with `python -m conversion.nemo_to_hf`"
     if "yarn_factor" in config:
-        return "the rotary positions of this model are YaRN's, for which Megatron-Bridge has other words; they are not covered"
+        return "the rotary positions of this model are YaRN's, which Megatron-Bridge configures differently; they are not supported"
     rotary = {key: config[key] for key in _FIXED_ROTARY if "scale_factor" in config}
     if unequal := [f"{key} {value}" for key, value in rotary.items() if value != _FIXED_ROTARY[key]]:
         return (

@@ -79,7 +79,7 @@ def open_source(directory: Path, context_of: Path | None) -> Source:
         context_of: NeMo checkpoint of this project that says what the model is, where the input does not.
 
     Raises:
-        ValueError: if the input is missing, damaged or no distributed checkpoint, if nothing says what model it is, or if its
+        ValueError: if the input is missing, damaged or no distributed checkpoint, if its model is unknown, or if its
             tensors are not those of that model.
     """
     from conversion.checkpoints.nemo_checkpoint import read_model
@@ -89,11 +89,11 @@ def open_source(directory: Path, context_of: Path | None) -> Source:
         raise ValueError(f"{directory} is a Hugging Face checkpoint; convert it with `python -m conversion.hf_to_nemo` first")
     description = describe(directory)
     if description.problems:
-        raise ValueError(f"{place.directory} is not fit for use: {'; '.join(description.problems)}")
+        raise ValueError(f"{place.directory} cannot be used: {'; '.join(description.problems)}")
     root = Path(context_of) if context_of is not None else place.directory
     if not (root / CONTEXT / "model.json").is_file():
         raise ValueError(
-            f"{root} has no {CONTEXT}/model.json, so nothing says what model it is; name a NeMo checkpoint of the same model with"
+            f"{root} has no {CONTEXT}/model.json, so its model is unknown; give a NeMo checkpoint of the same model with"
             " --context (`python -m conversion.hf_to_nemo` makes one of its Hugging Face checkpoint)"
         )
     family, config, _ = read_model(root)

@@ -231,7 +231,7 @@ def expect(message: str) -> str:
 def test_nothing_says_what_model_it_is(moved: Path, megatron_run: list[list[str]], tmp_path: Path) -> None:
     folder = moved / "trained/stacked" / f"iter_{ITERATION:07d}"
     message = (
-        f"{folder} has no context/model.json, so nothing says what model it is; name a NeMo checkpoint of the same model with"
+        f"{folder} has no context/model.json, so its model is unknown; give a NeMo checkpoint of the same model with"
         " --context (`python -m conversion.hf_to_nemo` makes one of its Hugging Face checkpoint)"
     )
     with pytest.raises(ValueError, match=expect(message)):
@@ -268,6 +268,6 @@ def test_hugging_face_and_damaged_inputs(moved: Path, tmp_path: Path) -> None:
     shutil.copytree(moved / "nemo/opt", tmp_path / "nemo")
     path = tmp_path / "nemo/weights/__0_0.distcp"
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / 'nemo'))} is not fit for use: .*: truncated or edited; "):
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / 'nemo'))} cannot be used: .*: truncated or edited; "):
         change_layout.change(tmp_path / "nemo", tmp_path / "out", layout=MEGATRON_LM)
     assert not (tmp_path / "out").exists()

@@ -224,12 +224,12 @@ def test_tokens_that_cannot_be_appended(make_opt: OPTMaker, tmp_path: Path) -> N
     hf_dir = make_opt()
     (tmp_path / "known").write_text("new\n</s>\n")
     (tmp_path / "twice").write_text("new\nnew\n")
-    with pytest.raises(ValueError, match=expect(f"1 of the 2 tokens are in the tokenizer of {hf_dir} already, the first '</s>'")):
+    with pytest.raises(ValueError, match=expect(f"1 of the 2 tokens are already in the tokenizer of {hf_dir}, the first '</s>'")):
         run(hf_dir, "--append-tokens", tmp_path / "known")
     with pytest.raises(ValueError, match=expect("the list of tokens has one twice or an empty line; give each once")):
         run(hf_dir, "--append-tokens", tmp_path / "twice")
     (tmp_path / "unknown").write_text("new=no-such-token\n")
-    with pytest.raises(ValueError, match="'new' is to begin as 'no-such-token', which is no token of"):
+    with pytest.raises(ValueError, match="'new' is to begin as 'no-such-token', which is not a token of"):
         run(hf_dir, "--append-tokens", tmp_path / "unknown")
     with pytest.raises(ValueError, match=expect("0 rows are to be added; expected at least 1")):
         run(hf_dir, "--append-rows", "0")

@@ -229,7 +229,7 @@ def test_another_tokenizer_may_be_given(inputs: Inputs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "metadata", "sentence"),
     [
-        ({"pre": "falcon"}, {}, "cuts words by the rule 'falcon'"),
+        ({"pre": "falcon"}, {}, "has the pre-tokenization rule 'falcon'"),
         ({"model": "bert"}, {}, "has a tokenizer of the kind 'bert'; known are gpt2 and llama"),
         ({"merges": ["a bcd"]}, {}, "has 1 merges of what are no two tokens"),
         ({"token_type": [1, 1]}, {}, "with 2 types"),
@@ -267,7 +267,7 @@ def test_damaged_and_hostile_files_are_refused_before_work_is_done_for_them(tmp_
     }
     for name, content in hostile.items():
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"is no GGUF file|version 99|is corrupt or truncated"):
+        with pytest.raises(ValueError, match=r"is not a GGUF file|version 99|is corrupt or truncated"):
             GGUFFile.open(path)
         assert not (tmp_path / "hf").exists(), name
 

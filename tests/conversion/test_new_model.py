@@ -88,15 +88,17 @@ def test_misuse(tokenizer_dir: Path, tmp_path: Path) -> None:
     message = f"--hf-config {tmp_path / 'config.json'} is the configuration of a model of type llama, not opt"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make(tokenizer_dir, tmp_path / "x", "--hf-config", str(tmp_path / "config.json"), "--model-type", "opt")
-    with pytest.raises(ValueError, match=re.escape("the new model is of the model type bloom, which is not covered; known are opt, llama")):
+    with pytest.raises(
+        ValueError, match=re.escape("the new model is of the model type bloom, which is not supported; known are opt, llama")
+    ):
         make(tokenizer_dir, tmp_path / "x", "--model-type", "bloom")
     with pytest.raises(
         ValueError, match=r"^--num-key-value-heads is given, but a model of the type opt has a key and a value for each head$"
     ):
         make(tokenizer_dir, tmp_path / "x", "--num-key-value-heads", "2")
     message = (
-        "a new model of the type gemma3 would have a vision tower that nothing here trains; give --model-type gemma3_text, a model of language"
-        " alone"
+        "a new model of the type gemma3 would have a vision tower that is not trained here; give --model-type gemma3_text, a text-only"
+        " model"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make(tokenizer_dir, tmp_path / "x", "--model-type", "gemma3")

@@ -234,7 +234,7 @@ def test_unsupported_variant_by_the_command(make_opt: OPTMaker, tmp_path: Path) 
     assert finished.code == 2
     assert finished.stderr.endswith(
         f"error: {hf_dir} has do_layer_norm_before False in its config.json (expected True):"
-        " post-LayerNorm models such as opt-350m are not covered, the engine has no such layer\n"
+        " post-LayerNorm models such as opt-350m are not supported, the engine has no such layer\n"
     )
     nothing_new(tmp_path, "hf", "logs")
 
@@ -244,7 +244,7 @@ def test_folders_that_are_no_nemo_checkpoint(tmp_path: Path, make_opt: OPTMaker)
         nemo_to_hf.export(tmp_path / "none", tmp_path / "back")
     hf_dir = make_opt()
     message = (
-        f"{hf_dir} is no NeMo checkpoint of this project; expected weights/, context/model.json and context/hf/config.json,"
+        f"{hf_dir} is not a NeMo checkpoint of this project; expected weights/, context/model.json and context/hf/config.json,"
         " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`; to one that NeMo itself has saved,"
         " `python -m conversion.change_layout --to nemo --context` adds them"
     )

@@ -114,7 +114,7 @@ def test_what_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
     )
     tokenizer.save_pretrained(tmp_path / "hf")
     (tmp_path / "convert_hf_to_gguf.py").write_text(SCRIPT)
-    with pytest.raises(ValueError, match=r"cuts words by a rule that is neither in llama.cpp's list nor one of those that we can name"):
+    with pytest.raises(ValueError, match=r"has a pre-tokenization rule that is neither in llama.cpp's list nor one of those known here"):
         export(tmp_path / "hf", tmp_path / "gguf", llama_cpp=tmp_path)
     (tmp_path / "convert_hf_to_gguf.py").write_text("def main():\n    raise SystemExit('no such model')\n")
     with pytest.raises(ValueError, match=r"convert_hf_to_gguf.py failed with exit code 1:\n    no such model"):

@@ -255,13 +255,13 @@ def put_nested_pickle(directory: Path) -> None:
     [
         ({}, lambda d: (d / "config.json").unlink(), r"{d} has no config\.json; expected a Hugging Face checkpoint folder"),
         ({}, lambda d: (d / "config.json").write_text("[1, 2]"), r"{d}/config\.json holds a list; expected a JSON object"),
-        ({}, lambda d: (d / "config.json").write_text("{"), r"{d}/config\.json is no JSON \(.*\); copy or download it again"),
+        ({}, lambda d: (d / "config.json").write_text("{"), r"{d}/config\.json is not valid JSON \(.*\); copy or download it again"),
         (
             {},
             lambda d: (d / "model.safetensors").unlink(),
             r"{d} holds no weights; expected model\.safetensors or pytorch_model\.bin, or an index with its shards",
         ),
-        ({}, put_nested_pickle, r"{d}/pytorch_model\.bin is no dictionary of tensors; expected a model's state dict"),
+        ({}, put_nested_pickle, r"{d}/pytorch_model\.bin is not a dictionary of tensors; expected a model's state dict"),
         (
             PICKLED,
             lambda d: cut_short(d / "pytorch_model.bin"),

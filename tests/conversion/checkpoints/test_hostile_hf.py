@@ -64,7 +64,7 @@ def test_a_link_out_of_the_folder_is_not_followed(make_opt: OPTMaker, tmp_path: 
     secret.write_text("{}")
     (hf_dir / name).unlink(missing_ok=True)
     (hf_dir / name).symlink_to(secret)
-    said = f"^{re.escape(f'{hf_dir / name} is a link to {secret}, out of its folder; put the file itself there if it belongs to it')}$"
+    said = f"^{re.escape(f'{hf_dir / name} is a link to {secret}, outside its folder; put the file itself there if it belongs to it')}$"
     calls: tuple[Callable[[], object], ...] = (
         lambda: hf_to_nemo.convert(hf_dir, tmp_path / "out"),
         lambda: edit(hf_dir, tmp_path / "out", untie, arguments={}),

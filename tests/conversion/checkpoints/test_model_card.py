@@ -147,7 +147,9 @@ def test_without_a_manifest_nothing_is_claimed(make_opt: OPTMaker, tmp_path: Pat
 def test_results_that_are_none(make_opt: OPTMaker, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     for path, error in ((tmp_path, "KeyError('texts')"), (tmp_path / "none", "FileNotFoundError")):
-        with pytest.raises(ValueError, match=rf"is no result of `python -m eval.harness` \({re.escape(error)}.*; name the folder of one"):
+        with pytest.raises(
+            ValueError, match=rf"is not a result of `python -m eval.harness` \({re.escape(error)}.*; name the folder of one"
+        ):
             nemo_to_hf.main(["--input", "x", "--output", str(tmp_path / "out"), "--results", str(path)])
 
 

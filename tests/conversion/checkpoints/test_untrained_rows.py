@@ -38,14 +38,14 @@ def wide_opt(make_opt: OPTMaker, row: torch.Tensor | None, *, tied: bool = True,
 
 def sentence(name: str, what: str) -> str:
     return (
-        f"token {EOS} ends a text, but its row in {name} {what}: it was never trained, so the model neither ends a text with it nor"
-        " knows what it means before one; train on documents that end with it, or name another token as the end"
+        f"token {EOS} ends a text, but its row in {name} {what}: it was never trained, so the model neither generates nor"
+        " understands it; train on documents that end with it, or choose another end-of-text token"
     )
 
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("row", "what"), [(torch.zeros(256), "is zero"), (DRAWN, "is still as it was drawn")])
+@pytest.mark.parametrize(("row", "what"), [(torch.zeros(256), "is zero"), (DRAWN, "still has its random initial value")])
 def test_found_by_inspection_conversion_and_the_checks_of_a_run(
     make_opt: OPTMaker, tmp_path: Path, row: torch.Tensor, what: str, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,9 @@ def test_more_layers_than_a_lifetime_counts(written: Path) -> None:
         written, lambda metadata: setattr(metadata.state_dict_metadata["module.decoder.layers.fc.weight"], "size", (10**12, 0, 4))
     )
     rewrite_metadata(written, lambda metadata: metadata.state_dict_metadata["module.decoder.layers.fc.weight"].chunks.clear())
-    with pytest.raises(ValueError, match=r"has the shape \(1000000000000, 0, 4\), which is no stack of layers; copy the checkpoint again$"):
+    with pytest.raises(
+        ValueError, match=r"has the shape \(1000000000000, 0, 4\), which is not a stack of layers; copy the checkpoint again$"
+    ):
         read_dist_checkpoint(written, prefix="module.")
 
 
@@ -166,7 +168,7 @@ def test_other_formats(written: Path) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         read_dist_checkpoint(written, prefix="module.")
     (written / "metadata.json").unlink()
-    message = f"{written} has no readable metadata.json: it is no distributed checkpoint, or not a complete one"
+    message = f"{written} has no readable metadata.json: it is not a complete distributed checkpoint"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         read_dist_checkpoint(written, prefix="module.")
 
