@@ -44,7 +44,7 @@ def stored_ids(ids: NDArray[np.integer], dtype: np.dtype) -> NDArray[np.integer]
     """
     if len(ids) and not 0 <= ids.min() <= ids.max() <= np.iinfo(dtype).max:
         raise ValueError(
-            f"token ids from {ids.min()} to {ids.max()} do not fit {dtype}; the tokenizer is not the one that the type was chosen by"
+            f"token ids from {ids.min()} to {ids.max()} do not fit {dtype}, which was chosen for another tokenizer; tokenize again"
         )
     return ids.astype(dtype, copy=False)
 
@@ -90,12 +90,12 @@ class TokenFile:
         with open(index_path, "rb") as file:
             head = file.read(start)
         if len(head) < start or not head.startswith(_HEADER):
-            raise ValueError(f"{index_path} is no index of Megatron's; make the dataset again")
+            raise ValueError(f"{index_path} is not a Megatron index; make the dataset again")
         version, code, num_sequences, num_bounds = struct.unpack(_LAYOUT, head[len(_HEADER) :])
         expected = start + num_sequences * (4 + 8) + num_bounds * 8
         # Multimodal datasets have a byte for each sequence behind all that.
         if version != _VERSION or code not in _DTYPES or size not in (expected, expected + num_sequences):
-            raise ValueError(f"{index_path} has {size} bytes, but its head says {expected}: truncated or edited; make the dataset again")
+            raise ValueError(f"{index_path} has {size} bytes, but its header says {expected}: truncated or edited; make the dataset again")
         index = np.memmap(index_path, mode="r")
         self.dtype = _DTYPES[code]
         self.lengths: NDArray[np.int32] = index[start : start + 4 * num_sequences].view(np.int32)
@@ -175,5 +175,5 @@ def dataset_summary(output_dir: Path, manifest: Manifest) -> str:
     )
     for shard in facts["shards"]:
         for reason, number in shard["bad_input"].items():
-            text += f"\npassed over in {shard['source']}: {number:,} x {reason}; the first of all: {shard['bad_samples'][0]}"
+            text += f"\nskipped in {shard['source']}: {number:,} x {reason}; the first of all: {shard['bad_samples'][0]}"
     return text

@@ -13,7 +13,7 @@ Three kinds of cuts are known:
 
 Tokens that were added to the vocabulary as ordinary text (Gemma's runs of line ends) are cut out of a text before all else, the leftmost first and of those
 the longest, and what lies between them is a text for itself.  Only where a space is put before a text does one that holds such a token go to
-the library, which also does what is not covered here: normalizers, unless they only write spaces as ▁.
+the library, which also does what is not supported here: normalizers, unless they only write spaces as ▁.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _added_tokens(description: dict[str, Any]) -> list[dict[str, Any]]:
     """Tokens that are cut out of a text before it is normalized; special ones are not, since they are taken as text."""
     added = [token for token in description["added_tokens"] if not token["special"]]
     if any(token["normalized"] for token in added) and description["normalizer"] is not None:
-        raise NotExactError("its added tokens are sought in normalized text")
+        raise NotExactError("its added tokens are matched in normalized text")
     return [token for token in added if token["content"]]
 
 
@@ -201,7 +201,7 @@ def _expression(cutters: Sequence[dict[str, Any]]) -> tuple[int, int, bool]:
         digits = _EXPRESSIONS.get(split["pattern"].get("Regex", "")) if split["type"] == "Split" else None
         if digits is not None and split["behavior"] == "Isolated" and not split["invert"]:
             return LLAMA3, digits, False
-    raise NotExactError("its pre-tokenizer is not known")
+    raise NotExactError("its pre-tokenizer is unknown")
 
 
 def _space_normalizer(normalizer: dict[str, Any] | None) -> tuple[bool, str, bool]:
@@ -221,7 +221,7 @@ def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool, le
     if not cutters:
         return False, "no", False
     if len(cutters) > 1:
-        raise NotExactError("its pre-tokenizer is not known")
+        raise NotExactError("its pre-tokenizer is unknown")
     [step] = cutters
     if step["type"] == "Metaspace" and step["replacement"] == SPACE:
         scheme = step.get("prepend_scheme", "always")
@@ -232,7 +232,7 @@ def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool, le
         return False, "no", False  # Gemma's: there is nothing that it could cut
     if step["type"] == "Split" and step["pattern"] == {"String": SPACE} and step["behavior"] == "MergedWithNext" and not step["invert"]:
         return True, "no", False
-    raise NotExactError("its pre-tokenizer is not known")
+    raise NotExactError("its pre-tokenizer is unknown")
 
 
 def _require_plain(model: dict[str, Any]) -> None:
@@ -277,7 +277,7 @@ def _space_merges(model: dict[str, Any]) -> tuple[Merges, NDArray[np.bool_]]:
     if any(spelled) != all(spelled):
         raise NotExactError("some bytes have no token")
     if not all(spelled) and unknown is None:
-        raise NotExactError("it leaves out what it does not know")
+        raise NotExactError("it drops unknown characters")
     if SPACE not in vocab:
         raise NotExactError("▁ has no token")
     if model.get("ignore_merges"):

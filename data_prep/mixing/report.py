@@ -99,7 +99,7 @@ def report(counts: Sequence[CorpusCounts], tokenizers: Sequence[str], weight_key
     ]  # fmt: skip
     sides = ("train", "validation", "left out")
     header = ["corpus", "language", *(f"{s}, documents" for s in sides), *(f"{s}, tokens" for s in sides), "epochs", "tokens seen", "%"]
-    text += f"\nWhat became of it, in tokens of {first}:\n\n" + markdown_table(header, taken, text_columns=2) + "\n"
+    text += f"\nWhere the text went, in tokens of {first}:\n\n" + markdown_table(header, taken, text_columns=2) + "\n"
     if weight_keys:
         means = [
             [c.name, weight_keys[c.name], *(side.mean_weight for side in (c.all, c.train, c.left_out))]

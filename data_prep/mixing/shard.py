@@ -63,7 +63,7 @@ class Units:
             return 1.0
         value = value_at(unit.document.fields, key)
         if value is None or value < 0:
-            found = "not there, or no number" if value is None else f"{value:g}"
+            found = "missing, or not a number" if value is None else f"{value:g}"
             raise ValueError(
                 f"{path}, document {unit.identity}: {key}, the --weight-key of {corpus}, is {found}; expected a number of at least 0."
                 f" Leave such documents out with data_prep.clean (scores, missing: drop), or name the key for other corpora alone (CORPUS=KEY)"

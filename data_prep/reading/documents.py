@@ -72,7 +72,7 @@ class Documents:
         max_document_bytes: as `read_documents`.
 
     Raises:
-        ValueError: if a file is missing or of another kind; while reading, if a line is no UTF-8, no JSON or has no text
+        ValueError: if a file is missing or of another kind; while reading, if a line is not UTF-8, no JSON or has no text
             (naming the line), and at the end if there was no document at all.
     """
 
@@ -163,7 +163,7 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None, *, t
         try:
             str(path).encode()
         except UnicodeEncodeError:
-            raise ValueError(f"the name of the input file {shown_name(path)} is no UTF-8, which no output could hold; rename it") from None
+            raise ValueError(f"the name of the input file {shown_name(path)} is not UTF-8, which no output could hold; rename it") from None
         if not path.is_file():
             raise ValueError(f"the input {path} is not a file; name the files in it one by one")
         if not is_text_file(path) and not (tables and kind_of(path) == _TABLE):
@@ -304,7 +304,7 @@ def _parsed(path: Path, number: int, line: str, text_key: str | None) -> Documen
         raise _BadLineError(error.reason, f"{path}, line {number} {error}") from None
     except json.JSONDecodeError as error:
         raise _BadLineError(
-            "no JSON", f"{path}, line {number} is no JSON: {error.msg} at column {error.colno}; expected one object per line"
+            "no JSON", f"{path}, line {number} is not valid JSON: {error.msg} at column {error.colno}; expected one object per line"
         ) from error
     except RecursionError as error:
         raise _BadLineError(
@@ -352,7 +352,7 @@ def _record_document(path: Path, where: str, number: int, record: dict[str, Any]
     else:
         text = record.pop(text_key)
     if isinstance(text, bytes):
-        raise _BadLineError("bytes", f"{path}, {where} holds bytes under {text_key!r} that are no UTF-8; write the column as text")
+        raise _BadLineError("bytes", f"{path}, {where} holds bytes under {text_key!r} that are not UTF-8; write the column as text")
     if not isinstance(text, str):
         raise _BadLineError("no text", f"{path}, {where} holds a {type(text).__name__} under {text_key!r}; expected a string")
     try:
@@ -362,7 +362,7 @@ def _record_document(path: Path, where: str, number: int, record: dict[str, Any]
     except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
         raise _BadLineError(
             "half a surrogate pair",
-            f"{path}, {where} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
+            f"{path}, {where} holds half a surrogate pair, which is not valid Unicode; repair or remove the line",
         ) from error
     except ValueError as error:
         raise _BadLineError(
@@ -385,7 +385,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _no_constant(name: str) -> float:
-    raise _BadLineError("no JSON number", f"holds {name}, which is no JSON; write null, or remove the line")
+    raise _BadLineError("no JSON number", f"holds {name}, which is not valid JSON; write null, or remove the line")
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -488,7 +488,7 @@ def _raw_pieces(path: Path, progress: Counter | None, max_bytes: int | None) -> 
             what = COMPRESSION_NAMES[compression_of(path)]
             size = path.stat().st_size
             unread = f" (about {size - file.tell():,} of its {size:,} bytes were not read)" if file.tell() < size else ""
-            yield number, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}{unread}; copy or compress it again")
+            yield number, (f"broken {what}", f"{path} is not a complete {what} file{after}: {error}{unread}; copy or compress it again")
         if progress is not None:
             progress.advance(path.stat().st_size - reported)
 

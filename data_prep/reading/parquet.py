@@ -54,7 +54,7 @@ def read_rows(
             )
             message += f" (after row {number}); write it again with zstd or snappy and without encryption"
         else:
-            reason, message = "broken Parquet", f"{path} is no whole Parquet file: {what} (after row {number}); copy it again"
+            reason, message = "broken Parquet", f"{path} is not a complete Parquet file: {what} (after row {number}); copy it again"
         if bad is None:
             raise ValueError(message) from error
         bad(number + 1, reason, message)
@@ -63,7 +63,7 @@ def read_rows(
 def plain_value(value: Any) -> Any:
     """A value as JSON knows it: dates and decimals as text, bytes as the UTF-8 that they are, NaN (a missing number) as null.
 
-    Bytes that are no UTF-8 stay bytes, which no document may hold.
+    Bytes that are not UTF-8 stay bytes, which no document may hold.
     """
     if isinstance(value, str | int | bool | None):
         return value

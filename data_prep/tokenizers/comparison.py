@@ -51,7 +51,9 @@ def candidates(arguments: Sequence[str]) -> list[Candidate]:
         directory = Path(tail if equals else argument)
         name = head if equals else Path(argument).resolve().name
         if not _NAME.fullmatch(name):
-            raise ValueError(f"--tokenizer {argument}: {name!r} is no name; expected NAME=DIR with letters, digits, '.', '_' and '-'")
+            raise ValueError(
+                f"--tokenizer {argument}: {name!r} is not a valid name; expected NAME=DIR with letters, digits, '.', '_' and '-'"
+            )
         if not directory.is_dir():
             raise ValueError(f"the tokenizer folder {directory} does not exist")
         manifest = read_manifest(directory)

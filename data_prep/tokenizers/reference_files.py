@@ -63,7 +63,7 @@ def _json_rows(path: Path, lines: Sequence[str]) -> tuple[list[str], list[list[s
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is no JSON: {error}; expected one object in each line") from error
+            raise ValueError(f"{path}, line {number} is not valid JSON: {error}; expected one object in each line") from error
         texts = (
             {}
             if not isinstance(row, dict)

@@ -97,7 +97,7 @@ class Report:
             )
             edge = ""
             if advice.recommended in (advice.sizes[-2], advice.sizes[1]) and len(advice.sizes) == 3:
-                edge = " Three sizes leave one that can be it: try more."
+                edge = " With three sizes only one can be the knee: try more sizes."
             notes.append(
                 f"{kind}: take {advice.recommended:,} tokens, the knee of tokens per word on {self.corpora[0]} ({gains} of the tokens).{edge}"
             )
@@ -242,7 +242,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 _SIZES_WORDS = (
     "Share of words in two or more pieces and share of the tokens in the lexicon against vocabulary size, a row for each corpus; the figures are in the tables below.",
-    "What a larger vocabulary buys on each corpus. A line joins tokenizers that differ in size alone.",
+    "Effect of the vocabulary size on each corpus. A line joins tokenizers that differ in size alone.",
 )
 _HISTOGRAM_WORDS = (
     "Share of words by the number of pieces they are cut into, one panel for each corpus; the figures are in the tables below.",

@@ -93,7 +93,7 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"{path} cannot be read: {error}; copy or download it again") from error
     if settings.model_type not in (_UNIGRAM, _BPE):
         raise ValueError(
-            f"{path} is a {_MODEL_TYPES.get(settings.model_type, 'unknown')} model; known are BPE and Unigram: add its tokenizer.json"
+            f"{path} is a {_MODEL_TYPES.get(settings.model_type, 'unknown')} model; supported are BPE and Unigram: add its tokenizer.json"
         )
     config = _config(directory)
     is_xlm_r = _is_xlm_r(path, config)

@@ -122,12 +122,12 @@ def spelling_of(description: dict[str, Any]) -> Spelling:
     model = description["model"]
     kind = model.get("type")
     if kind not in ("BPE", "Unigram", "WordPiece"):
-        raise ValueError(f"the tokenizer's model is {kind}; known are BPE, Unigram and WordPiece")
+        raise ValueError(f"the tokenizer's model is {kind}; supported are BPE, Unigram and WordPiece")
     if kind == "WordPiece":
         return Spelling("wordpiece", continuing_prefix=model.get("continuing_subword_prefix") or "##")
     if model.get("end_of_word_suffix"):
         raise ValueError(
-            f"the tokenizer marks the ends of words with {model['end_of_word_suffix']!r}; known are marks at their beginnings and byte-level"
+            f"the tokenizer marks the ends of words with {model['end_of_word_suffix']!r}; known are marks at the beginnings of words, and byte-level"
         )
     steps = [(part, step) for part in ("normalizer", "pre_tokenizer", "decoder") for step in _steps(description.get(part))]
     if any(step["type"] == "ByteLevel" for _, step in steps):

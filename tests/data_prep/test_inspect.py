@@ -149,11 +149,11 @@ def test_refusals(datasets: list[Path], tmp_path: Path, write: Write, tokenizer_
         ([str(tmp_path)], f"{tmp_path} has no scion.json; name a dataset of another tool by its file, {tmp_path}/NAME.bin"),
         (
             [str(datasets[0].parent)],
-            f"{datasets[0].parent} is no dataset, but holds 2: {datasets[0].name}, {datasets[1].name}; name them, as in {first}",
+            f"{datasets[0].parent} is not a dataset, but has 2: {datasets[0].name}, {datasets[1].name}; name them, as in {first}",
         ),
         ([f"{tmp_path}/no"], f"{tmp_path}/no.idx does not exist; expected an indexed dataset of {tmp_path}/no.bin and {tmp_path}/no.idx"),
         ([first, "--document", "60"], f"{first} has documents 0 to 59, but no 60"),
-        ([first, second, "--document", "0"], "--document speaks of one dataset; name only that"),
+        ([first, second, "--document", "0"], "--document needs exactly one dataset; name only that"),
         ([first, *window], "--window needs --seed: they decide the order of the samples"),
         ([first, *window, "--seed", "1", "--window", "5"], "--window 5: the run has samples 0 to 4"),
         ([first, second, *window, "--seed", "1", "--weights", "1"], "--weights has 1 numbers; expected 2 above 0, one for each dataset"),
@@ -163,7 +163,7 @@ def test_refusals(datasets: list[Path], tmp_path: Path, write: Write, tokenizer_
         ),
         (
             [first, "--tokenizer", str(other)],
-            f"{first} was made with tokenizer {digest}, but {other} is {tokenizer_digest(load_tokenizer(other))}; its text would be another",
+            f"{first} was made with tokenizer {digest}, but {other} is {tokenizer_digest(load_tokenizer(other))}; its text would be wrong",
         ),
     ):
         assert refusal(main, arguments) == sentence

@@ -55,8 +55,8 @@ def test_bytes_are_those_of_megatrons_builder(
     rows = [[5, 99, 7], [0], [num_words - 1] * 300, [1, 2]]
     path = write("a.txt", "\n".join(" ".join(f"w{i}" for i in row) for row in rows))
     manifest = to_megatron([path], word_tokenizer(num_words), tmp_path / "out")
-    assert manifest.facts["not_by_words_because"] == "its pre-tokenizer is not known"
-    assert capsys.readouterr().err.endswith("several times slower than by words and with the same ids: its pre-tokenizer is not known\n")
+    assert manifest.facts["not_by_words_because"] == "its pre-tokenizer is unknown"
+    assert capsys.readouterr().err.endswith("several times slower than by words and with the same ids: its pre-tokenizer is unknown\n")
     assert DType.optimal_dtype(num_words + 1) is dtype
 
     builder = IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=dtype)
@@ -193,7 +193,7 @@ def test_refusals(write: Write, tokenizer_dir: Path, tmp_path: Path, hidden_left
 
 def test_the_next_stage_refuses_a_damaged_folder(texts_file: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert refusal(open_dataset, out) == f"{out} is no directory; make it with `python -m data_prep.to_megatron`"
+    assert refusal(open_dataset, out) == f"{out} is not a directory; make it with `python -m data_prep.to_megatron`"
 
     to_megatron([texts_file], load_tokenizer(tokenizer_dir), out)
     assert open_dataset(out, contents=True)[0] == out / "text"
@@ -329,7 +329,7 @@ def test_bad_input_is_passed_over_and_counted_where_that_was_asked(
     assert [tokenizer.decode(data[i][:-1]) for i in (0, 1)] == ["ena", "\0 tri"]
     assert len(data) == 2 + num_whole
     output = capsys.readouterr().out
-    assert f"passed over in {bad}: 1 x too long" in output and f"{cut} is no complete gzip file after line {num_whole}" in output
+    assert f"skipped in {bad}: 1 x too long" in output and f"{cut} is not a complete gzip file after line {num_whole}" in output
 
 
 def test_what_was_written_is_checked_against_the_library(files: list[Path], tokenizer_dir: Path, tmp_path: Path) -> None:
@@ -407,10 +407,10 @@ def test_datasets_of_other_writers_are_read_and_damaged_ones_refused(tmp_path: P
     for content, sentence in (
         (
             index[:-1],
-            f"{prefix}.idx has {len(index) - 1} bytes, but its head says {len(index)}: truncated or edited; make the dataset again",
+            f"{prefix}.idx has {len(index) - 1} bytes, but its header says {len(index)}: truncated or edited; make the dataset again",
         ),
-        (b"x" * 50, f"{prefix}.idx is no index of Megatron's; make the dataset again"),
-        (b"", f"{prefix}.idx is no index of Megatron's; make the dataset again"),
+        (b"x" * 50, f"{prefix}.idx is not a Megatron index; make the dataset again"),
+        (b"", f"{prefix}.idx is not a Megatron index; make the dataset again"),
     ):
         Path(f"{prefix}.idx").write_bytes(content)
         assert refusal(TokenFile, prefix) == sentence
@@ -486,7 +486,7 @@ def test_full_disk(much_text: list[Path], slovene_text: Path, tokenizer_dir: Pat
         "data_prep.to_megatron": (
             f"--input {much_text[0]} {much_text[1]} --tokenizer {tokenizer_dir} --workers 1",
             "left: .out.unfinished",
-            f"free some space and run the same command again: finished shards wait in {disk}/.out.unfinished",
+            f"free some space and run the same command again: finished shards are kept in {disk}/.out.unfinished",
         ),
         "data_prep.train_tokenizer": (
             f"--input {slovene_text} --vocab-size 9000",

@@ -285,14 +285,14 @@ def test_what_is_not_exact_goes_to_the_library() -> None:
             word_rules(Tokenizer.from_str(json.dumps(description)))
         return str(error.value)
 
-    assert refused(added) == "its added tokens are sought in normalized text"
+    assert refused(added) == "its added tokens are matched in normalized text"
     assert refused(many_added) == "18 tokens were added to it, and it puts a space before its texts"
-    assert refused(digits, "GPT-2") == "its pre-tokenizer is not known"
+    assert refused(digits, "GPT-2") == "its pre-tokenizer is unknown"
     assert refused(stripped, "metaspace first") == "where its text begins depends on what its normalizer takes away"
     assert refused(unsplit, "unigram") == "its Unigram model may join across spaces"
     assert refused(space_in_front) == "it does not write spaces as ▁"
     assert refused(plain_spaces) == "it does not write spaces as ▁"
-    assert refused(nothing, "no bytes", unk_token=None) == "it leaves out what it does not know"
+    assert refused(nothing, "no bytes", unk_token=None) == "it drops unknown characters"
     assert one_byte_less(space_marked()) == "some bytes have no token"
 
 

@@ -149,7 +149,7 @@ def test_errors_are_the_same(write: Write) -> None:
 
 def test_the_first_error_is_told(write: Write) -> None:
     path = write("c.jsonl", b'no\n{"text": "' + b"a" * 3000 + b'"}\n')
-    with pytest.raises(ValueError, match="line 1 is no JSON"):
+    with pytest.raises(ValueError, match="line 1 is not valid JSON"):
         list(read_blocks(path, max_document_bytes=2000))
 
 

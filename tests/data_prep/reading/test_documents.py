@@ -101,13 +101,13 @@ def test_counts_of_the_last_reading(write: Write) -> None:
 
 BAD = {
     "line 2 is not UTF-8: byte 0xe8 at position 3; convert the file, for example with iconv": ("a.txt", b"ok\nab\xe8\n"),
-    "line 2 is no JSON: Expecting ',' delimiter at column 14; expected one object per line": ("a.jsonl", b'{"text": "a"}\n{"text": "a" "b"}\n'),
-    "line 1 is no JSON: Unterminated string starting at at column 10; expected one object per line": ("a.jsonl", b'{"text": "cut'),
+    "line 2 is not valid JSON: Expecting ',' delimiter at column 14; expected one object per line": ("a.jsonl", b'{"text": "a"}\n{"text": "a" "b"}\n'),
+    "line 1 is not valid JSON: Unterminated string starting at at column 10; expected one object per line": ("a.jsonl", b'{"text": "cut'),
     "line 3 holds a JSON list; expected one object per line": ("a.jsonl", b'{"text": "a"}\n\n["a"]\n'),
     "line 1 has no key 'text', only 'id', 'body'; name the key of the text with --text-key": ("a.jsonl", b'{"id": 1, "body": "a"}\n'),
     "line 1 has no key 'text', only nothing; name the key of the text with --text-key": ("a.jsonl", b"{}"),
     "line 1 holds a NoneType under 'text'; expected a string": ("a.jsonl", b'{"text": null}\n'),
-    "line 1 holds half a surrogate pair, which is no Unicode text; repair or remove the line": ("a.jsonl", b'{"text": "a\\ud83d"}\n'),
+    "line 1 holds half a surrogate pair, which is not valid Unicode; repair or remove the line": ("a.jsonl", b'{"text": "a\\ud83d"}\n'),
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_broken_gzip(write: Write, content: bytes, after: str, reason: str) -> N
     path = write("a.txt.gz", content)
     with pytest.raises(ValueError) as error:
         list(Documents([path]))
-    assert str(error.value) == f"{path} is no complete gzip file{after}: {reason}; copy or compress it again"
+    assert str(error.value) == f"{path} is not a complete gzip file{after}: {reason}; copy or compress it again"
 
 
 def test_no_text_at_all(write: Write) -> None:
@@ -232,7 +232,7 @@ HALF, LONG = '"\\ud83d"', "9" * 5000
 BAD_LINES = {
     '{"text": "a", "k": ' + HALF + "}": (
         "half a surrogate pair",
-        "holds half a surrogate pair, which is no Unicode text; repair or remove",
+        "holds half a surrogate pair, which is not valid Unicode; repair or remove",
     ),
     '{"text": "a", "k": {"b": [' + HALF + "]}}": ("half a surrogate pair", "holds half a surrogate pair"),
     '{"text": "a", ' + HALF + ": 1}": ("half a surrogate pair", "holds half a surrogate pair"),
@@ -240,8 +240,8 @@ BAD_LINES = {
         "a number too long",
         "holds a number of more than 4,300 digits; write it as text or remove the line",
     ),
-    '{"text": "a", "k": NaN}': ("no JSON number", "holds NaN, which is no JSON; write null, or remove the line"),
-    '{"text": "a", "k": [-Infinity]}': ("no JSON number", "holds -Infinity, which is no JSON"),
+    '{"text": "a", "k": NaN}': ("no JSON number", "holds NaN, which is not valid JSON; write null, or remove the line"),
+    '{"text": "a", "k": [-Infinity]}': ("no JSON number", "holds -Infinity, which is not valid JSON"),
     '{"text": "a", "k": 1e999}': ("no JSON number", "holds a number that is none or too large for JSON; write null, or remove the line"),
     '{"text": "a", "k": ' + "[" * 9999 + "}": ("no JSON", "is JSON nested too deeply"),
     '{"text": NaN}': ("no JSON number", "holds NaN"),
@@ -283,7 +283,7 @@ def test_a_cut_zstd_file_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {path} is no complete zstd file: Compressed file ended before the end-of-stream marker was reached;"
+        f"error: {path} is not a complete zstd file: Compressed file ended before the end-of-stream marker was reached;"
         " copy or compress it again\n"
     )
 
@@ -309,7 +309,7 @@ def test_all_lines_before_a_damage_are_kept(kind: str, how: str, tmp_path: Path)
     assert [item.reason for item in bad][-1:] == [f"broken { {'gz': 'gzip', 'xz': 'xz', 'zst': 'zstd'}[kind] }"]
     if how == "cut":  # a damage may still decompress, to what is no text
         assert num_sound == len(found) == len(lines[:num_sound])
-        with pytest.raises(ValueError, match=rf"^{path} is no complete \w+ file after line {len(found)}: "):
+        with pytest.raises(ValueError, match=rf"^{path} is not a complete \w+ file after line {len(found)}: "):
             list(read_documents(path))
 
 
@@ -342,7 +342,7 @@ def test_parquet_bytes_are_text_or_refused(tmp_path: Path) -> None:
     assert first == Document("prvo č", 1, {"id": "ž", "hash": "1", "score": None, "nested": [{"a": None, "b": "c"}]})
     assert third == Document("tretje", 3, {"id": "c", "hash": "3", "score": "inf", "nested": []})
     assert [item.message for item in bad] == [
-        f"{path}, row 2 holds bytes under 'text' that are no UTF-8; write the column as text",
+        f"{path}, row 2 holds bytes under 'text' that are not UTF-8; write the column as text",
         f"{path}, row 4 holds under 'hash' what is neither text nor a number; leave that column out or write it as text",
     ]
     with pytest.raises(ValueError, match=rf"^{path}, row 2 holds bytes under 'text'"):

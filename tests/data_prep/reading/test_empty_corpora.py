@@ -67,7 +67,9 @@ def test_so_is_it_with_what_has_tokens_or_scores(empty: list[Path], text: Path, 
 
 def test_what_protects_must_have_text(empty: list[Path], text: Path, tmp_path: Path) -> None:
     words = ["--input", f"books={text}", "--output", str(tmp_path / "out"), "--against"]
-    with pytest.raises(ValueError, match=r"there is no text in .*empty.jsonl, so nothing would be protected; look at what --against names"):
+    with pytest.raises(
+        ValueError, match=r"there is no text in .*empty.jsonl, so there is nothing to decontaminate against; check --against"
+    ):
         dedup.main([*words, str(empty[0])])
     assert dedup.main([*words, str(empty[0]), str(text)]) == 0
 

@@ -145,7 +145,8 @@ def test_models_that_the_library_would_read_otherwise_are_refused(tmp_path: Path
 def test_unusable_files_are_named(tmp_path: Path) -> None:
     words = folder(tmp_path / "words", trained(model_type="word"))
     assert (
-        refusal(load_tokenizer, words) == f"{words / 'tokenizer.model'} is a word model; known are BPE and Unigram: add its tokenizer.json"
+        refusal(load_tokenizer, words)
+        == f"{words / 'tokenizer.model'} is a word model; supported are BPE and Unigram: add its tokenizer.json"
     )
     cut = folder(tmp_path / "cut", trained(**LLAMA)[:-20])
     with pytest.raises(ValueError) as error:
