@@ -81,7 +81,7 @@ def collect(
             for job, found in zip(jobs, done):
                 counts[job.source.corpus.name].add(found)
         if unread := [name for name, count in counts.items() if not count.num_kept and not count.bad_input]:
-            raise ValueError(f"the dataset of {unread[0]} has no text; look at its configuration and split, or leave it out")
+            raise ValueError(f"the dataset of {unread[0]} has no text; check its configuration and split, or leave it out")
         places = [job.paths[0] if job.paths else Path(job.name) for job in jobs]
         twice = duplicate_ids([(scratch / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
         if twice and not reading.skip_bad:

@@ -82,7 +82,9 @@ def dedup(
     paths = [path for corpus in corpora for path in corpus.paths]
     require_text(corpora, reading.documents)
     if against and not any(len(batch.scan.hashes) for path in against for batch in _protecting(scanner).batches(path, text_key=None)):
-        raise ValueError(f"there is no text in {', '.join(map(str, against))}, so nothing would be protected; look at what --against names")
+        raise ValueError(
+            f"there is no text in {', '.join(map(str, against))}, so there is nothing to decontaminate against; check --against"
+        )
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
     if passes is None and on_ray.leader() is not None:
@@ -397,7 +399,7 @@ def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
     given = {name: value for name, value in asked.items() if value is not None}
     if arguments.similar_documents is None:
         for name in given:
-            raise ValueError(f"--similar-{name} needs --similar-documents, which says from which similarity on a document goes")
+            raise ValueError(f"--similar-{name} needs --similar-documents, which sets the similarity to remove at")
         return None
     if "recall" in given and "bands" in given:
         raise ValueError("--similar-recall and --similar-bands exclude each other, as bands and rows follow from the recall; leave one out")
@@ -421,9 +423,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_text_files(against, tables=True)
     for option in ("against_ngram", "against_shortest"):
         if getattr(arguments, option) is not None and not against:
-            raise ValueError(f"--{option.replace('_', '-')} needs --against or --against-sets, which say what is protected")
+            raise ValueError(f"--{option.replace('_', '-')} needs --against or --against-sets, which name the evaluation sets")
     if arguments.max_stub_tokens is not None and arguments.smoothing == OnionSettings().smoothing:
-        raise ValueError("--max-stub-tokens needs --smoothing, which says beside what short text goes")
+        raise ValueError("--max-stub-tokens needs --smoothing, which selects the short text to remove")
     work = partial(
         dedup,
         corpora,

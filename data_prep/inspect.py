@@ -69,7 +69,7 @@ _MOST_SHOWN = 1_000_000  # tokens of a document
 def _no_dataset(path: Path) -> str:
     inside = sorted(child.name for child in path.iterdir() if (child / MANIFEST_NAME).exists())
     if inside:
-        return f"{path} is no dataset, but holds {len(inside)}: {', '.join(inside[:10])}; name them, as in {path / inside[0]}"
+        return f"{path} is not a dataset, but has {len(inside)}: {', '.join(inside[:10])}; name them, as in {path / inside[0]}"
     return f"{path} has no {MANIFEST_NAME}; name a dataset of another tool by its file, {path}/NAME.bin"
 
 
@@ -117,14 +117,14 @@ def _load_tokenizer(arguments: argparse.Namespace, datasets: Sequence[Dataset]) 
         expected = dataset.manifest.facts["tokenizer_digest"] if dataset.manifest else digest
         if expected != digest:
             raise ValueError(
-                f"{dataset.path} was made with tokenizer {expected}, but {arguments.tokenizer} is {digest}; its text would be another"
+                f"{dataset.path} was made with tokenizer {expected}, but {arguments.tokenizer} is {digest}; its text would be wrong"
             )
     return tokenizer
 
 
 def _documents(datasets: Sequence[Dataset], numbers: Sequence[int], tokenizer: PreTrainedTokenizerFast | None, most: int) -> Iterator[str]:
     if len(datasets) > 1:
-        raise ValueError("--document speaks of one dataset; name only that")
+        raise ValueError("--document needs exactly one dataset; name only that")
     [dataset] = datasets
     for number in numbers:
         if not 0 <= number < len(dataset.tokens):

@@ -77,7 +77,7 @@ def figures_of(directory: Path, text_key: str = "text", url_key: str = "url") ->
     except (FileNotFoundError, KeyError, json.JSONDecodeError) as error:
         what = f"{error.args[0]!r} is not among its corpora" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"{directory} is not as data_prep.clean left it: {what}; take back what was changed there, or run it again"
+            f"{directory} was changed after data_prep.clean wrote it: {what}; undo the changes there, or run it again"
         ) from error
 
 
@@ -209,7 +209,7 @@ def _overview(corpora: Sequence[CorpusFigures]) -> Table:
             [corpus.name, corpus.language or "-", f"{counts['num_read']:,}", f"{counts['num_kept']:,}", f"{counts['num_read'] - counts['num_kept']:,}",
              f"{counts['num_changed']:,}", f"{counts['characters_read']:,}", f"{share:.1f} %"]
         )  # fmt: skip
-    return ("corpus", "language", "texts", "kept", "removed", "of the kept changed", "characters", "kept"), rows
+    return ("corpus", "language", "texts", "kept", "removed", "of the kept texts, changed", "characters", "kept"), rows
 
 
 def _differing(corpora: Sequence[CorpusFigures], others: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -237,7 +237,7 @@ def _bars(corpus: CorpusFigures) -> dict[str, list[tuple[str, int, str]]]:
     """Headings, and rows below each: label, texts, class of the row."""
     labels = [f"up to {limit:,} words" for limit in LENGTHS] + [f"more than {LENGTHS[-1]:,}"]
     found = {
-        "What went and what was mended": [(f"{what}: {why}", texts, what) for (what, why), (texts, _) in reasons(corpus.counts).items()],
+        "Removed and changed texts": [(f"{what}: {why}", texts, what) for (what, why), (texts, _) in reasons(corpus.counts).items()],
         "Lengths of the kept texts": [(label, corpus.lengths[place], "") for place, label in enumerate(labels)],
     }
     if corpus.sites:

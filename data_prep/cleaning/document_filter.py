@@ -172,7 +172,7 @@ def _lines_of(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         wrong = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
-        raise ValueError(f"blocked_urls: {path} is no UTF-8: {wrong}; expected one site or address a line") from error
+        raise ValueError(f"blocked_urls: {path} is not UTF-8: {wrong}; expected one site or address a line") from error
 
 
 def blocked_by(url: str, blocked: Set[str]) -> str | None:

@@ -78,7 +78,7 @@ class FastTextModel:
             raise ValueError(f"{path} has {self._input.shape[0]} vectors, fewer than its words and their parts ask for; copy it again")
         self._output_rows = self._output.rows(np.arange(len(self.labels)))
         if not np.isfinite(self._output_rows).all():
-            raise ValueError(f"{path} has vectors of labels that are no numbers; copy it again")
+            raise ValueError(f"{path} has vectors of labels that are not numbers; copy it again")
         self._tree = _tree(self._label_counts) if self._arguments.loss == _HIERARCHICAL else None
         self._known: dict[bytes, tuple[Floats, int]] = {}
         self._most_known = max(_CACHE_BYTES // (4 * self._arguments.dim + 150), 1000)
@@ -223,11 +223,11 @@ def _arguments(file: _File) -> _Arguments:
     except struct.error:
         magic, version = 0, 0
     if magic != _MAGIC or version not in _VERSIONS:
-        raise ValueError(f"{file.path} is no fastText model; expected a .bin or .ftz that fastText has written, such as that of GlotLID")
+        raise ValueError(f"{file.path} is not a fastText model; expected a .bin or .ftz that fastText has written, such as that of GlotLID")
     found = _Arguments(*file.unpack("12id"))
     if found.kind != _SUPERVISED:
         raise ValueError(
-            f"{file.path} holds word vectors of fastText, which tell no language; expected a supervised model, such as that of GlotLID"
+            f"{file.path} holds word vectors of fastText, which cannot identify languages; expected a supervised model, such as that of GlotLID"
         )
     if found.loss not in (_HIERARCHICAL, _NEGATIVE, _SOFTMAX, _ONE_VS_ALL):
         raise ValueError(f"{file.path} was trained with the unknown loss {found.loss}; expected a model of fastText 0.9")

@@ -121,7 +121,7 @@ def _require_known_rules(path: Path, base: str, known: set[str], given: Mapping[
             if name not in known and isinstance(row, dict) and row and not {"measure", "filter"} & set(row):
                 close = get_close_matches(str(name), known, 1)
                 meant = f"did you mean {close[0]}?" if close else "a new rule names its measure"
-                raise ValueError(f"{path}, {where}: {name} has no measure and is no rule of {base}; {meant}")
+                raise ValueError(f"{path}, {where}: {name} has no measure and is not a rule of {base}; {meant}")
 
 
 def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettings:
@@ -181,7 +181,7 @@ def _by_plain_code(languages: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, str] = {}
     for code in languages:
         if not is_language(code):
-            raise ValueError(f"languages has {code!r}, which is no code of a language; expected ISO 639, such as sl, slv or sr-Latn")
+            raise ValueError(f"languages has {code!r}, which is not a language code; expected ISO 639, such as sl, slv or sr-Latn")
         if (plain := plain_code(code)) in found:
             raise ValueError(f"languages has {found[plain]} and {code}, which are one language; keep one of them")
         found[plain] = code

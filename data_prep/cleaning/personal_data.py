@@ -61,7 +61,7 @@ def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
     """The kinds of the part `personal_data` of filter settings, in order.
 
     Raises:
-        ValueError: if a pattern is no regular expression, or an action or a check is unknown.
+        ValueError: if a pattern is not a valid regular expression, or an action or a check is unknown.
     """
     kinds = []
     for name, row in settings.items():
@@ -76,9 +76,9 @@ def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
         try:
             pattern = regex.compile(row["pattern"], regex.VERBOSE)
         except regex.error as error:
-            raise ValueError(f"personal_data: the pattern of {name} is no regular expression: {error}; mend it") from error
+            raise ValueError(f"personal_data: the pattern of {name} is not a valid regular expression: {error}; correct it") from error
         if pattern.search("") is not None:
-            raise ValueError(f"personal_data: the pattern of {name} finds something in a text without a character; mend it")
+            raise ValueError(f"personal_data: the pattern of {name} matches the empty text; correct it")
         context, without = (_words(setting_values.texts(f"personal_data: {name}: {key}", row.get(key))) for key in ("context", "without"))
         kinds.append(Kind(name, pattern, CHECKS[row["check"]] if row.get("check") else None, row.get("action", MASK), context, without))
     return tuple(kinds)

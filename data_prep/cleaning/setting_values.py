@@ -102,5 +102,5 @@ def require_text_keys(value: Any, where: str = "") -> None:
         return
     for key, item in value.items():
         if not isinstance(key, str):
-            raise ValueError(f"{where or 'the file'} has the key {key!r}, which is no text; write it in quotes")
+            raise ValueError(f"{where or 'the file'} has the key {key!r}, which is not text; write it in quotes")
         require_text_keys(item, f"{where}: {key}" if where else key)

@@ -98,7 +98,7 @@ def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None,
         for limit, whose in ((memory_bytes, "in --memory"), (free_bytes, "free")):
             if limit is not None and table > limit:
                 raise ValueError(
-                    f"--passes 1 needs {_gib(table)} of memory for about {size.num_tokens:,} tokens, and there are {_gib(limit)} {whose}; leave out"
+                    f"--passes 1 needs {_gib(table)} of memory for about {size.num_tokens:,} tokens, but there are {_gib(limit)} {whose}; leave out"
                     " --passes, or give --passes 2, whose output is the same"
                 )
     if passes is None:

@@ -93,7 +93,7 @@ def _read(descriptor: int, into: NDArray[Any], offset: int) -> None:
     view, done = into.view(np.uint8).data, 0
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)
-        assert count, "the table says that there is more"
+        assert count, "the table lists more"
         done += count
 
 

@@ -95,7 +95,7 @@ class SimilarSettings:
             bands_and_rows(self.share, self.recall)
         if not self.checked and self.measure != "jaccard":
             raise ValueError(
-                f"--similar-unchecked compares nothing, so --similar-measure {self.measure} would mean nothing; leave out one of them"
+                f"--similar-unchecked compares nothing, so --similar-measure {self.measure} would have no effect; leave out one of them"
             )
         for name, value, known in (("--similar-measure", self.measure, MEASURES), ("--similar-keep", self.keep, KEEP)):
             if value not in known:
@@ -339,7 +339,7 @@ def find_similar(directory: Path, num_shards: int, settings: SimilarSettings) ->
     """
     places = [_Sketches(directory, shard) for shard in range(num_shards)]
     sizes = _joined([place.load("sizes", np.int64) for place in places])
-    with Progress("documents that are much alike, by band", total=settings.curve[0], unit="bands") as progress:
+    with Progress("near-duplicate documents, by band", total=settings.curve[0], unit="bands") as progress:
         pairs = _candidates(places, sizes, settings, progress)
     documents = np.unique(pairs[0])
     if not len(documents):
@@ -349,7 +349,7 @@ def find_similar(directory: Path, num_shards: int, settings: SimilarSettings) ->
         ranked = documents[np.argsort(-words, kind="stable")]
     else:
         ranked = documents
-    with Progress("documents that are much alike, gathering", total=len(documents), unit="documents") as progress:
+    with Progress("near-duplicate documents, clustering", total=len(documents), unit="documents") as progress:
         shingles, starts = _gathered(places, sizes, documents, directory / "compared", progress)
     own = np.searchsorted(documents, ranked)
     rank = np.empty(len(ranked), np.int64)

@@ -248,7 +248,7 @@ def _require_listener(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--ray {address}: nobody answers there ({error}); {_START}") from error
+        raise ValueError(f"--ray {address}: no answer ({error}); {_START}") from error
 
 
 def _last_line(error: BaseException) -> str:

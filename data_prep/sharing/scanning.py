@@ -272,7 +272,7 @@ def similar_documents(reading: Reading, settings: SimilarSettings, paths: Sequen
     directory.mkdir()
     jobs = [(reading, settings, path, directory, shard) for shard, path in enumerate(paths)]
     size = sum(path.stat().st_size for path in paths)
-    with SharedProgress("documents that are much alike, reading", total=size, unit="B", is_bytes=True) as progress:
+    with SharedProgress("near-duplicate documents, reading", total=size, unit="B", is_bytes=True) as progress:
         sketches = ordered_map(
             _sketch, jobs, workers=workers, name=lambda job: str(job[2]), initializer=_show_progress, initargs=(progress,)
         )

@@ -249,9 +249,9 @@ def _holds_work(unfinished: Path) -> bool:
 
 def _tell_what_waits(error: BaseException, output_dir: Path, unfinished: Path | None) -> None:
     """Turn what ended the work into a sentence that says what is kept, where the system or the user ended it."""
-    kept = f"finished shards wait in {unfinished}" if unfinished is not None else "nothing was finished yet"
+    kept = f"finished shards are kept in {unfinished}" if unfinished is not None else "nothing was finished yet"
     if isinstance(error, KeyboardInterrupt) and not error.args:
-        raise KeyboardInterrupt(f"{kept}; the same command goes on") from error
+        raise KeyboardInterrupt(f"{kept}; the same command resumes") from error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise ValueError(
             f"the disk is full while writing {output_dir}: {error}; free some space and run the same command again: {kept}"

@@ -228,7 +228,7 @@ def test_a_repaired_shard_is_done_and_the_others_are_not_done_again(tmp_path: Pa
     broken = corpora[0].paths[3]
     whole = broken.read_bytes()
     broken.write_bytes(whole[:-30])
-    with pytest.raises(ValueError, match=r"part3\.jsonl\.gz is no complete gzip file after line \d+: "):
+    with pytest.raises(ValueError, match=r"part3\.jsonl\.gz is not a complete gzip file after line \d+: "):
         clean(corpora, tmp_path / "o", rules=RULES)
     unfinished = tmp_path / ".o.unfinished"
     first = unfinished / "output/text/many/00000_part0.jsonl.gz"
@@ -281,7 +281,7 @@ def test_a_full_disk_keeps_finished_shards(tmp_path: Path, write: Write) -> None
     )  # fmt: skip
     assert limited.returncode == 2
     assert limited.stderr.startswith(f"error: the disk is full while writing {tmp_path / 'o'}: [Errno 27] File too large")
-    assert limited.stderr.endswith(f"finished shards wait in {tmp_path / '.o.unfinished'}\n")
+    assert limited.stderr.endswith(f"finished shards are kept in {tmp_path / '.o.unfinished'}\n")
     assert not (tmp_path / "o").exists() and not list((tmp_path / ".o.unfinished").rglob("*big*"))
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
     assert len(rows(tmp_path / "o/text")) == 2
@@ -310,7 +310,7 @@ def test_bad_lines_are_passed_over_and_named(tmp_path: Path, write: Write) -> No
     assert {reason: change["documents"] for reason, change in bad.items()} == {"no UTF-8": 1, "no JSON": 1}
     assert (
         bad["no JSON"]["samples"][0]["detail"]
-        == f"{path}, line 3 is no JSON: Expecting ':' delimiter at column 8; expected one object per line"
+        == f"{path}, line 3 is not valid JSON: Expecting ':' delimiter at column 8; expected one object per line"
     )
 
 
@@ -406,7 +406,7 @@ def test_a_name_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: 
     )  # fmt: skip
     assert done.returncode == 2 and [path.name for path in tmp_path.iterdir()] == ["in"]
     assert (
-        done.stderr == f"error: the name of the input file {tmp_path}/in/\\udcff.txt is no UTF-8, which no output could hold; rename it\n"
+        done.stderr == f"error: the name of the input file {tmp_path}/in/\\udcff.txt is not UTF-8, which no output could hold; rename it\n"
     )
 
 

@@ -59,10 +59,10 @@ def test_compressed_files_read_the_same(write: Write, suffix: str, compress: Cal
 @pytest.mark.parametrize("suffix, compress, what", [(".xz", lzma.compress, "xz"), (".zst", zstd, "zstd")])
 def test_truncated_files_are_named(write: Write, suffix: str, compress: Callable[[bytes], bytes], what: str) -> None:
     path = write(f"a.txt{suffix}", compress(os.urandom(200_000).hex().encode() + b"\nb\n")[:-9])
-    with pytest.raises(ValueError, match=rf"^{path} is no complete {what} file.*; copy or compress it again$"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a complete {what} file.*; copy or compress it again$"):
         list(Documents([path]))
     path = write(f"b.txt{suffix}", b"a\nb\n" * 9)
-    with pytest.raises(ValueError, match=rf"^{path} is no complete {what} file: .*; copy or compress it again$"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a complete {what} file: .*; copy or compress it again$"):
         list(Documents([path]))
 
 
@@ -90,7 +90,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     assert [(bad.line, bad.reason) for bad in found] == [(2, "no text"), (3, "too long")]
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=rf"^{cut} is no whole Parquet file: .* \(after row 0\); copy it again$"):
+    with pytest.raises(ValueError, match=rf"^{cut} is not a complete Parquet file: .* \(after row 0\); copy it again$"):
         list(read_documents(cut))
 
 
@@ -526,7 +526,7 @@ def test_bad_input_is_named_or_passed_over(write: Write, tmp_path: Path) -> None
     kept = rows(tmp_path / "other/text")
     assert len(kept) == counts["num_kept"] and {"id": "z", "text": "n\0l"} in kept and 400 < len(kept) < 504
     report = (tmp_path / "other/report.md").read_text()
-    assert f"{paths[2]} is no complete gzip file after line" in report
+    assert f"{paths[2]} is not a complete gzip file after line" in report
     assert f"Ids used twice: 1, the first: {paths[3]}, line 1 has the same id as {paths[0]}, line 1" in report
     with pytest.raises(ValueError, match=r"d\.jsonl, line 1 has the same id as .*a\.jsonl, line 1 \(1 in all\).* with --new-ids$"):
         collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "third")
@@ -537,7 +537,7 @@ def test_bad_input_is_named_or_passed_over(write: Write, tmp_path: Path) -> None
 def test_a_repaired_file_is_read_again_and_the_others_are_not(write: Write, tmp_path: Path) -> None:
     good, bad = write("a.jsonl", json_lines()), write("b.jsonl", "broken")
     sources = [Source(Corpus("web", (good, bad)))]
-    with pytest.raises(ValueError, match=r"b\.jsonl, line 1 is no JSON"):
+    with pytest.raises(ValueError, match=r"b\.jsonl, line 1 is not valid JSON"):
         collect(sources, tmp_path / "out")
     first = (tmp_path / ".out.unfinished/output/text/web/00000_a.jsonl").stat().st_mtime_ns
     write("b.jsonl", '{"id": "b", "text": "zdaj"}\n')

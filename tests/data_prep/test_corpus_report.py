@@ -116,7 +116,7 @@ def test_an_output_that_was_changed_by_hand_is_told_from_a_defect(runs: Path, ch
     else:
         (cleaned / "samples" / "news.jsonl").write_text("{nothing\n")
     with pytest.raises(
-        ValueError, match=rf"^{cleaned} is not as data_prep.clean left it: .*; take back what was changed there, or run it again$"
+        ValueError, match=rf"^{cleaned} was changed after data_prep.clean wrote it: .*; undo the changes there, or run it again$"
     ):
         corpus_report.main(["--clean", str(cleaned), "--output", str(runs / "page")])
     assert not (runs / "page").exists()

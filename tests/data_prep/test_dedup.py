@@ -208,7 +208,7 @@ def test_evaluation_sets_are_protected_by_name(tmp_path: Path, write: Write) -> 
 def test_a_hole_in_the_protected_texts_is_an_error(tmp_path: Path, write: Write) -> None:
     path, lines = write("train.jsonl", jsonl([f"{LONG} end", "kept"])), write("eval.txt", f"x\n\n{LONG}\n")
     bad = write("eval.jsonl", '{"q": "a"}\nno\n')
-    with pytest.raises(ValueError, match=r"eval\.jsonl, line 2 is no JSON"):
+    with pytest.raises(ValueError, match=r"eval\.jsonl, line 2 is not valid JSON"):
         dedup([Corpus("c", (path,))], tmp_path / "o", against=[bad], reading=Reading(skip_bad=True))
     dedup([Corpus("c", (path,))], tmp_path / "o", against=[lines], reading=Reading(skip_bad=True))
     assert [row["text"] for row in rows(tmp_path / "o/text")] == ["kept"]
@@ -277,7 +277,7 @@ BAD = {
     "no UTF-8": (b"ab\xe8\n", "{path}, line 2 is not UTF-8: byte 0xe8 at position 3; convert the file, for example with iconv"),
     "no JSON": (
         b'{"text": "a\x00b"}\n',
-        "{path}, line 2 is no JSON: Invalid control character at at column 12; expected one object per line",
+        "{path}, line 2 is not valid JSON: Invalid control character at at column 12; expected one object per line",
     ),
     "no text": (b'{"body": "a"}\n', "{path}, line 2 has no key 'text', only 'body'; name the key of the text with --text-key"),
     "too long": (
@@ -329,7 +329,7 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "--similar-documents", "--similar-ngram", "0"], "--similar-ngram is 0; expected 1 to 64 words"),
         (
             ["--input", "x={a}", "--similar-bands", "20"],
-            "--similar-bands needs --similar-documents, which says from which similarity on a document goes",
+            "--similar-bands needs --similar-documents, which sets the similarity to remove at",
         ),
         (
             ["--input", "x={a}", "--similar-documents", "0.7", "--similar-bands", "20"],
@@ -354,12 +354,12 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         ),
         (
             ["--input", "x={a}", "--similar-documents", "--similar-unchecked", "--similar-measure", "containment"],
-            "--similar-unchecked compares nothing, so --similar-measure containment would mean nothing; leave out one of them",
+            "--similar-unchecked compares nothing, so --similar-measure containment would have no effect; leave out one of them",
         ),
         *(
             (
                 ["--input", "x={a}", *words],
-                f"{words[0]} needs --similar-documents, which says from which similarity on a document goes",
+                f"{words[0]} needs --similar-documents, which sets the similarity to remove at",
             )
             for words in (
                 ["--similar-ngram", "0"],
@@ -373,14 +373,14 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "--against", "{b}", "--against-shortest", "0"], "--against-shortest is 0; expected at least 1"),
         (
             ["--input", "x={a}", "--against-ngram", "8"],
-            "--against-ngram needs --against or --against-sets, which say what is protected",
+            "--against-ngram needs --against or --against-sets, which name the evaluation sets",
         ),
         (
             ["--input", "x={a}", "--passes", "1", "--memory", "0.0625"],
-            "--passes 1 needs 200 MiB of memory for about 3 tokens, and there are 64 MiB in --memory; leave out --passes, or give --passes 2, whose"
+            "--passes 1 needs 200 MiB of memory for about 3 tokens, but there are 64 MiB in --memory; leave out --passes, or give --passes 2, whose"
             " output is the same",
         ),
-        (["--input", "x={a}", "--max-stub-tokens", "5"], "--max-stub-tokens needs --smoothing, which says beside what short text goes"),
+        (["--input", "x={a}", "--max-stub-tokens", "5"], "--max-stub-tokens needs --smoothing, which selects the short text to remove"),
         (["--input", "x={a}", "--against", "none.jsonl"], "the input file none.jsonl does not exist"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Pa
     path = corpora[2].paths[1]
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match=rf"^{path} is no complete gzip file"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a complete gzip file"):
         mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     tables = {table: table.stat().st_mtime_ns for table in (tmp_path / ".out.unfinished/scratch").rglob("*.npz")}
@@ -321,7 +321,7 @@ def test_the_chance_of_a_document_is_in_proportion_to_its_weight() -> None:
 
 @pytest.mark.parametrize(
     "score, found",
-    [(-0.5, "-0.5"), ("NaN", "not there, or no number"), (None, "not there, or no number"), (True, "not there, or no number")],
+    [(-0.5, "-0.5"), ("NaN", "missing, or not a number"), (None, "missing, or not a number"), (True, "missing, or not a number")],
 )
 def test_a_document_without_a_weight_is_named(score: Any, found: str, tokenizer_dir: Path, tmp_path: Path) -> None:
     path = _scored(tmp_path, [1, 2, score, 4])

@@ -135,7 +135,7 @@ def test_tokens_of_parallel_sentences(by_hand: PreTrainedTokenizerFast, write: W
     for text, sentence in {
         '{"id": "1", "en": "a"}\n{"id": "2", "sl": "a"}\n': ", line 2 has text in sl; expected en",
         "[]\n": ", line 1 has text in nothing; expected languages",
-        "a\n": ", line 1 is no JSON: Expecting value: line 1 column 1 (char 0); expected one object in each line",
+        "a\n": ", line 1 is not valid JSON: Expecting value: line 1 column 1 (char 0); expected one object in each line",
         '{"id": "1", "en": " "}\n': " has no line with text in en",
     }.items():
         bad = write("q.jsonl", text)
@@ -262,7 +262,9 @@ def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
     for arguments, sentence in {
         (str(trained), str(trained)): "--tokenizer names bpe-600 twice; give each its own with NAME=DIR",
         (str(tmp_path / "none"),): f"the tokenizer folder {tmp_path / 'none'} does not exist",
-        (f"a b={trained}",): f"--tokenizer a b={trained}: 'a b' is no name; expected NAME=DIR with letters, digits, '.', '_' and '-'",
+        (
+            f"a b={trained}",
+        ): f"--tokenizer a b={trained}: 'a b' is not a valid name; expected NAME=DIR with letters, digits, '.', '_' and '-'",
     }.items():
         assert refusal(candidates, arguments) == sentence
 

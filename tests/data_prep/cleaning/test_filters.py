@@ -553,11 +553,11 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ("rules: {x: {measure: length, max: 1}}\n", "rules: x asks for 'length'; the known measures are characters, words,"),
         (
             "base: web\nrules: {gopher too shrt: {min: 3}}\n",
-            "rules: gopher too shrt has no measure and is no rule of web; did you mean gopher too short?",
+            "rules: gopher too shrt has no measure and is not a rule of web; did you mean gopher too short?",
         ),
         (
             "base: web\nlanguages: {sl: {rules: {zzz: {min: 3}}}}\n",
-            "languages: sl: rules: zzz has no measure and is no rule of web; a new rule names its measure",
+            "languages: sl: rules: zzz has no measure and is not a rule of web; a new rule names its measure",
         ),
         ("rules: {x: {measure: words}}\n", "rules: x has neither max nor min; expected one of them"),
         ("rules: {x: {measure: words, max: many}}\n", "rules: x: max is 'many'; expected a number, or false"),
@@ -576,7 +576,7 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ("rules: {x: {measure: words, max: 1, from_lines: few}}\n", "rules: x: from_lines is 'few'; expected a number from 0"),
         ("lines: {x: {phrases: []}}\n", "lines: x has no phrases; expected a list of them, or false to switch it off"),
         ("lines: {x: {words: 3}}\n", "lines: x has the unknown key words"),
-        ("personal_data: {x: {pattern: '('}}\n", "personal_data: the pattern of x is no regular expression: "),
+        ("personal_data: {x: {pattern: '('}}\n", "personal_data: the pattern of x is not a valid regular expression: "),
         ("personal_data: {x: {pattern: a, check: b}}\n", "personal_data: x has the check 'b'; the known ones are iban,"),
         ("personal_data: {x: {pattern: a, action: b}}\n", "personal_data: x has the action 'b'; expected mask, drop, keep"),
         ("languages: {sl: {words: [a]}}\n", "languages: sl has the unknown key words; the known ones are rules, stop_words"),
@@ -596,7 +596,7 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ("rules: {x: {measure: words, max: 1, from_words: 1.0e999}}\n", "rules: x: from_words is inf; expected a number from 0, or false"),
         ("rules: {x: {measure: words, min: 9, max: 3}}\n", "rules: x has min 9 above max 3, so no text would pass; change one of them"),
         ("rules: {x: {measure: words, max: 1, needs_stop_words: 'no'}}\n", "rules: x: needs_stop_words is 'no'; expected true or false"),
-        ("rules: {5: {measure: words, max: 1}}\n", "rules has the key 5, which is no text; write it in quotes"),
+        ("rules: {5: {measure: words, max: 1}}\n", "rules has the key 5, which is not text; write it in quotes"),
         ("lines: {x: true}\n", "lines: x is True; expected a mapping with match, max_words,"),
         ("lines: {x: {phrases: vreme}}\n", "lines: x: phrases is 'vreme'; expected a list of texts, such as [one, two], or false"),
         ("lines: {x: {phrases: ['']}}\n", "lines: x: phrases, item 1 is ''; expected text"),
@@ -619,9 +619,12 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ),
         ("base: standard\npersonal_data: {e-mail: drop}\n", "personal_data: e-mail is 'drop'; expected a mapping with action,"),
         ("base: standard\npersonal_data: {oib: {context: OIB}}\n", "personal_data: oib: context is 'OIB'; expected a list of texts,"),
-        ("personal_data: {x: {pattern: 'a?'}}\n", "personal_data: the pattern of x finds something in a text without a character; mend it"),
+        (
+            "personal_data: {x: {pattern: 'a?'}}\n",
+            "personal_data: the pattern of x matches the empty text; correct it",
+        ),
         ("personal_data: {replacement: 3}\n", "personal_data: replacement is 3; expected text, in which {kind} becomes the name"),
-        ("languages: {slovene: {stop_words: [a]}}\n", "languages has 'slovene', which is no code of a language; expected ISO 639,"),
+        ("languages: {slovene: {stop_words: [a]}}\n", "languages has 'slovene', which is not a language code; expected ISO 639,"),
         ("languages: {sl: {}, slv: {}}\n", "languages has sl and slv, which are one language; keep one of them"),
         ("languages: {sl: true}\n", "languages: sl is True; expected a mapping with rules, stop_words, or false"),
         ("languages: {sl: {stop_words: je}}\n", "languages: sl: stop_words is 'je'; expected a list of texts,"),
@@ -641,7 +644,7 @@ def test_a_list_of_addresses_that_is_no_text_is_named(tmp_path: Path, write: Wri
     path = write("a.jsonl", jsonl([NEWS], url="https://posta.si"))
     assert (
         refusal(main, ["--input", f"c={path}", "--filters", str(own), "--workers", "1", "--output", str(tmp_path / "o")])
-        == f"blocked_urls: {sites} is no UTF-8: byte 0xff at position 14; expected one site or address a line"
+        == f"blocked_urls: {sites} is not UTF-8: byte 0xff at position 14; expected one site or address a line"
     )
     assert not (tmp_path / "o").exists()
 

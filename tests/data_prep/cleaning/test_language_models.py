@@ -61,18 +61,18 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
         write("empty.bin", b""): "is empty; expected a fastText model (.bin or .ftz)",
         write(
             "text.bin", "no model at all"
-        ): "is no fastText model; expected a .bin or .ftz that fastText has written, such as that of GlotLID",
-        write("short.bin", whole[:3]): "is no fastText model",
+        ): "is not a fastText model; expected a .bin or .ftz that fastText has written, such as that of GlotLID",
+        write("short.bin", whole[:3]): "is not a fastText model",
         write("half.bin", whole[: len(whole) // 2]): "ends in the middle of a fastText model; copy it again",
         write("header.bin", whole[:30]): "ends in the middle of a fastText model; copy it again",
         write("entries.bin", whole[:120]): "ends in the middle of a fastText model; copy it again",
         _changed(
             tmp_path, "vectors.bin", 36, "<i", 2
-        ): "holds word vectors of fastText, which tell no language; expected a supervised model",
+        ): "holds word vectors of fastText, which cannot identify languages; expected a supervised model",
         _changed(tmp_path, "loss.bin", 32, "<i", 9): "was trained with the unknown loss 9; expected a model of fastText 0.9",
         _changed(tmp_path, "dimension.bin", 8, "<i", 7): "has matrices that do not fit its labels and dimension; copy it again",
         _changed(tmp_path, "parts.bin", 40, "<i", 1 << 20): "vectors, fewer than its words and their parts ask for; copy it again",
-        _changed(tmp_path, "numbers.bin", len(whole) - 4, "<f", float("nan")): "has vectors of labels that are no numbers; copy it again",
+        _changed(tmp_path, "numbers.bin", len(whole) - 4, "<f", float("nan")): "has vectors of labels that are not numbers; copy it again",
         _changed(tmp_path, "labels.bin", 72, "<i", 5): "counts 120 words and 5 labels but holds others; copy it again",
     }
     for path, sentence in cases.items():

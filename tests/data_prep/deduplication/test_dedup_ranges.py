@@ -120,7 +120,7 @@ def test_passes_follow_from_free_memory_and_are_said(tmp_path: Path, capsys: pyt
         "14 GiB of disk; then up to 22.5 GiB of memory of one process for repeated spans"
     )
     with pytest.raises(
-        ValueError, match=r"^--passes 1 needs 22.5 GiB of memory for about 1,000,000,000 tokens, and there are 16 GiB free; leave out"
+        ValueError, match=r"^--passes 1 needs 22.5 GiB of memory for about 1,000,000,000 tokens, but there are 16 GiB free; leave out"
     ):
         choose(size, free_bytes=16 << 30, workers=4, passes=1, memory_bytes=None)
     many = replace(size, num_documents=10**7)

@@ -179,7 +179,7 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--ray", "127.0.0.1:9"], 7, "error: --ray 127.0.0.1:9: nobody answers there"),
+        (["--ray", "127.0.0.1:9"], 7, "error: --ray 127.0.0.1:9: no answer"),
         (
             ["--ray", "nowhere"],
             2,
