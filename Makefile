@@ -22,7 +22,7 @@ TINY_OUTPUT ?= demo_tiny_output
 
 .PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image check bench clean
 help:
-	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes)"
+	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes); PYTHON=python3.12 for another than python3.11"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes (9 to 12 minutes on 2 slow cores)"
@@ -44,8 +44,8 @@ help:
 	@echo "make bench TEXT='a.jsonl.gz b.jsonl.gz'  every command beside its peers and limits, into benchmark_output/ (docs/results/benchmarks.md)"
 
 $(READY): requirements.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed; install Python 3.11 with venv or set PYTHON=..." >&2; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: $(PYTHON) is not Python 3.11, the one version that is tested" >&2; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed; install Python 3.11 or 3.12 with venv or set PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' || { echo "error: $(PYTHON) is neither Python 3.11 nor 3.12, which NeMo is tested on; set PYTHON=..." >&2; exit 2; }
 	@echo "== setup: virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "== setup: installing $$(grep -c == requirements.txt) pinned packages (3 to 6 minutes, 3 GB on disk)"

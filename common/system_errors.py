@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 
 TRACEBACK = "SCION_TRACEBACK"  # set in the environment: commands also print where an error came from
 _SHOWS_WHERE = f"({TRACEBACK}=1 shows where)"
@@ -69,6 +70,16 @@ _PASSING = {
     ]
 }
 
+# Extra of pyproject.toml -> modules that only its packages have.
+_EXTRAS = {
+    "train": ("nemo", "megatron", "lightning", "hydra", "omegaconf"),
+    "transfer": ("gensim",),
+    "eval": ("lm_eval", "peft", "tensorboard"),
+    "data": ("sentencepiece", "yaml", "regex", "pyarrow", "orjson", "matplotlib", "py3langid", "sklearn"),
+    "gguf": ("gguf",),
+    "hub": ("datasets",),
+}
+
 
 def may_pass(error: BaseException | None) -> bool:
     """Whether an error, or one that it was made of, is of the system and of a kind that the same command need not meet again."""
@@ -101,7 +112,17 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         amount = f": {_one_line(error)}" if str(error) else ""
         return f"there is not enough memory{amount}; run it on a machine with more, or on less {_SHOWS_WHERE}"
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return _package_sentence(error.name.partition(".")[0])
     return _file_sentence(error) if isinstance(error, OSError) else None
+
+
+def _package_sentence(module: str) -> str | None:
+    extra = next((extra for extra, modules in _EXTRAS.items() if module in modules), None)
+    if extra is None:
+        return None
+    needs = f"NeMo, on Python 3.11 or 3.12: {module}" if extra == "train" else f"{module}, which"
+    return f"this needs {needs} is not installed in {sys.prefix}; `make setup`, or `pip install '.[{extra}]'` in a clone, has it {_SHOWS_WHERE}"
 
 
 def _file_sentence(error: OSError) -> str:

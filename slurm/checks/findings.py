@@ -86,12 +86,8 @@ def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             "python", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment, on the shared file system"
         )
     [version] = versions
-    if version.startswith("3.12."):
-        return Finding("python", OK, f"{version} on all nodes, as images of NVIDIA and AMD have it; our tests run on 3.11")
-    if not version.startswith("3.11."):
-        return Finding(
-            "python", PROBLEM, f"{version} on all nodes", "3.11 is the one version that is tested; take another image or make .venv again"
-        )
+    if not version.startswith(("3.11.", "3.12.")):
+        return Finding("python", PROBLEM, f"{version} on all nodes", "3.11 and 3.12 are tested; take another image or make .venv again")
     return Finding("python", OK, f"{version} on all nodes")
 
 

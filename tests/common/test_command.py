@@ -159,6 +159,19 @@ def test_errors_of_files_name_the_place_and_no_number() -> None:
     assert system_errors.sentence(KeyError("x")) is None
 
 
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("nemo.collections", "this needs NeMo, on Python 3.11 or 3.12: nemo is not installed in "),
+        ("gensim", "this needs gensim, which is not installed in "),
+        ("common.nothing", None),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(module: str, told: str | None) -> None:
+    sentence = system_errors.sentence(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert sentence is None if told is None else sentence is not None and sentence.startswith(told) and "pip install '.[" in sentence
+
+
 @pytest.mark.parametrize("body", ["print('x' * 999999)", "print('x')", "print('x', flush=True)", "sys.exit(print('x'))"])
 @pytest.mark.parametrize("both", [False, True])
 def test_a_reader_that_leaves_ends_a_command_quietly(body: str, both: bool) -> None:
