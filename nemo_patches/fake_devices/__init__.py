@@ -86,7 +86,7 @@ def played_rank(world: World, observer: Observer) -> Iterator[None]:
             num_microbatches_calculator.unset_num_microbatches_calculator()
             distributed.destroy_process_group()
         for name, value in before.items():
-            os.environ.pop(name)
+            os.environ.pop(name, None)  # Lightning removes WORLD_SIZE where there is one process
             if value is not None:
                 os.environ[name] = value
 

@@ -154,7 +154,7 @@ def reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory
     """Reports of the usual cases, and of a recipe of the demo; of some the checkpoints are left."""
     usual = {title: CASES[title] for title in USUAL}
     left = {title: replace(CASES[title], keep=str(kept / title)) for title in LEFT}
-    return rehearsed(usual | left | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=1800)
+    return rehearsed(usual | left | _demos(inputs, "demo_adapt", "language"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=1800)
 
 
 @pytest.fixture(scope="session")
@@ -191,8 +191,10 @@ def _is_as_planned(found: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_checkpoint_and_real_data_are_rehearsed(reports: dict[str, Any]) -> None:
-    _runs_to_the_end(reports["demo_adapt"])
+@pytest.mark.parametrize("name", ["demo_adapt", "language"])
+def test_a_real_checkpoint_and_real_data_are_rehearsed(name: str, reports: dict[str, Any]) -> None:
+    """Of two processes, and of one alone."""
+    _runs_to_the_end(reports[name])
 
 
 @pytest.mark.long
