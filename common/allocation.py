@@ -1,4 +1,4 @@
-"""What glibc does with memory that is freed: a conversion wants it back in the system, and a rank that trains on a CPU wants to use it again.
+"""Settings of glibc's memory allocator: a conversion returns freed memory to the system, a rank that trains on a CPU keeps it for reuse.
 
 With another C library none of this does anything.
 """

@@ -1,4 +1,4 @@
-"""A function that runs beside the main work, and that nobody waits for when the main work fails."""
+"""A function that runs in the background, and is not waited for when the main work fails."""
 
 from __future__ import annotations
 

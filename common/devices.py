@@ -1,4 +1,4 @@
-"""What computes here: how many threads, of which kind, and whether there is a GPU, without loading torch to know that there is none."""
+"""The devices of this machine: number and kind of threads, and whether there is a GPU, found without loading torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How drawings look, on light and dark ground, and the files they become."""
+"""The style of charts, on light and dark backgrounds, and the files they are saved as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the machine has free, and what the limits of its job leave."""
+"""How much memory this process may still use: what the machine has free, within the limits of its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled hot loops: built from C sources at first use, with the headers beside this file, and kept in the user's cache.
+"""The compiled inner loops: built from C sources at first use, with the headers beside this file, and kept in the user's cache.
 
 The compiler is the system's, else that of the Python package `ziglang`, which `make setup` installs where there is none.
 """

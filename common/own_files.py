@@ -1,4 +1,4 @@
-"""Whether the files of a folder are its own: a link in a downloaded folder could put any file of this machine into what is made of it."""
+"""Checks that the files of a folder lie inside it: a link in a downloaded folder could copy any file of this machine into an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text, JSON and YAML from small files: errors that name the file, and no file that costs more than its size.
+"""Small text, JSON and YAML files: errors name the file, and no file costs more memory than its size explains.
 
 YAML lets a file of a kilobyte stand for gigabytes (aliases of aliases), for a structure that contains itself, and for objects of any
 program.  Here it is looked at as a tree first: how deep it is and how much it would be if every alias were written out.

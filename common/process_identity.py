@@ -1,4 +1,4 @@
-"""Who wrote this: a process named so that another, later or elsewhere, can tell whether it has ended; and one that ends with it."""
+"""The identity of a process, by which another process, later or on another machine, can tell whether it has ended; and one that ends with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers without its warnings, and without bars where nobody sees them move."""
+"""transformers without its warnings, and without progress bars that no terminal shows."""
 
 from __future__ import annotations
 

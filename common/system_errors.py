@@ -1,4 +1,4 @@
-"""What the system says of files and memory as one sentence: which file, what is the matter with it, and what to do."""
+"""Errors of the operating system about files and memory as one sentence: which file, what is wrong with it, and what to do."""
 
 from __future__ import annotations
 
