@@ -1,1 +1,1 @@
-"""What is in a model folder, and what goes into one? Hugging Face and NeMo folders, adapters, factors, cards."""
+"""What is in a model folder, and what is written into one? Hugging Face and NeMo folders, adapters, factors, model cards."""

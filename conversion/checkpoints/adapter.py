@@ -1,4 +1,4 @@
-"""A LoRA adapter in the folder of the PEFT library, put on its base model in memory.
+"""A LoRA adapter in the folder format of PEFT, applied to its base model in memory.
 
 `conversion.nemo_to_hf` writes whole models, into which it has added the adapters of a LoRA run (`conversion.checkpoints.lora`); this is for adapters
 that were trained elsewhere, or kept apart.

@@ -1,4 +1,4 @@
-"""Make an exported tokenizer speak in turns: a chat template, and special tokens that count where the template writes them."""
+"""Add a chat template to an exported tokenizer, and make it read special tokens where the template writes them."""
 
 from __future__ import annotations
 

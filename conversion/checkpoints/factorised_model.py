@@ -1,4 +1,4 @@
-"""Models of transformers whose token table stays coordinates times primitives (OFA, Liu et al. 2024), with the head tied to both.
+"""Models of transformers with a factorised embedding, coordinates times primitives (OFA, Liu et al. 2024), tied to the output layer.
 
     from conversion.checkpoints.factorised_model import load_factorised
     model = load_factorised("work/factorised")    # of `conversion.nemo_to_hf --keep-factors`; its tokenizer by AutoTokenizer, as ever

@@ -1,4 +1,4 @@
-"""The factors of a token table (OFA): those that a transfer wrote, and the table that trained ones stand for."""
+"""The factors of a factorised embedding (OFA): those that a transfer wrote, and the table that trained factors multiply to."""
 
 from __future__ import annotations
 

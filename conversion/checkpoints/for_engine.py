@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as the engine takes it, and all that is refused of it before a matrix is read: for `hf_to_nemo` and for `inspect`."""
+"""A Hugging Face checkpoint prepared for the engine, and all checks that need no weights: for `hf_to_nemo` and for `inspect`."""
 
 from __future__ import annotations
 

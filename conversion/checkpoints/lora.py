@@ -1,4 +1,4 @@
-"""Low-rank adapters of a trained checkpoint, added into the weights that they belong to."""
+"""Low-rank adapters (LoRA) of a trained checkpoint, merged into their weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A NeMo 2 checkpoint folder of this project: weights, what kind of model they are, and what its Hugging Face side needs.
+"""A NeMo 2 checkpoint folder of this project: weights, model configuration, and the files that its Hugging Face form needs.
 
     weights/                distributed checkpoint (`dist_checkpoint`); NeMo's names, which begin with `module.`
     context/model.json      family and Megatron's configuration; `vocab_size` counts real rows, padding is added at load time

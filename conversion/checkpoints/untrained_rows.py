@@ -1,4 +1,4 @@
-"""Rows of a token matrix that training never reached: zero, or still as they were drawn.
+"""Rows of a token matrix that training never reached: zero, or still at their random initial value.
 
 The end-of-text token of a published base model can be one: a model that was trained on packed documents without it, or whose tuned
 sibling alone uses it, can neither end a text nor read where one ended.

@@ -1,4 +1,4 @@
-"""Changes to the token matrices alone: the others of a checkpoint stay as they are, and the tokenizer follows.
+"""Edits of the token matrices alone: all other tensors stay as they are, and the tokenizer follows.
 
 Each edit is a function from what there is (`Tables`) to what there shall be, without reading a tensor; matrices are read when
 they are written.

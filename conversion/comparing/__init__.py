@@ -1,1 +1,1 @@
-"""Which transfer is best? Variants of one model measured beside each other."""
+"""Which transfer is best? Variants of one model measured and compared."""

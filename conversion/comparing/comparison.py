@@ -1,4 +1,4 @@
-"""Transfers compared by what the model makes of held-out text: before any training, and after a few steps on request.
+"""Transfers compared by bits per byte of held-out text: before any training, and after a few steps on request.
 
 The body of the model is loaded once; each transfer only puts its rows into it.  Nothing is written.
 """

@@ -1,4 +1,4 @@
-"""Which method is best, how sure that is, and how much text it takes to know.
+"""Which method is best, how significant that is, and how much text it takes to decide.
 
 Scoring is most of what a comparison costs, so documents are scored in rounds: after each, methods that are surely worse than the best get no
 further text, and nothing does when what is left cannot differ by more than a tie.  Documents are the units of every interval and test.

@@ -1,4 +1,4 @@
-"""A comparison of transfers as table, drawing, page and figures."""
+"""A comparison of transfers as table, chart, page and figures."""
 
 from __future__ import annotations
 

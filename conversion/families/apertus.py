@@ -1,4 +1,4 @@
-"""Apertus (Hernandez-Cano et al. 2025): no gate but xIELU, whose two slopes each layer learns; norms on query and key."""
+"""Apertus (Hernandez-Cano et al. 2025): xIELU without a gate, with two learned slopes per layer; norms on query and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): an encoder with post-LayerNorm, exact GELU, biases and learned positions; and the rows that its successors share.
+"""BERT (Devlin et al. 2019): an encoder with post-LayerNorm, exact GELU, biases and learned positions; and the rows that later encoders share.
 
 Published files, which are older than the library's names, call weight and bias of a norm `gamma` and `beta`, and hold a pooling layer and
 a classifier of following sentences, which no masked model has: both are kept aside for the way back.

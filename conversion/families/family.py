@@ -1,4 +1,4 @@
-"""What a model family has to say: which tensors meet, and how one configuration is told in the other's words."""
+"""The definition of a model family: the mapping of tensors, and the translation of one configuration into the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): experts with biases, a clamped gate, and for each head a sink that takes a part of its attention and gives nothing.
+"""gpt-oss (OpenAI 2025): experts with biases, a clamped gate, and an attention sink per head.
 
 Every second layer, the first among them, sees a window; all rotate by YaRN, whose bounds are no whole dimensions.
 """

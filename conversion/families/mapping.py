@@ -1,4 +1,4 @@
-"""Rules that say which tensors of two formats meet, and the code that runs a table of them in either direction.
+"""Rules that map tensors between two formats, and the code that runs a table of them in either direction.
 
 A model family is such a table.  One table serves both directions, so they cannot disagree; a name that no rule covers,
 and a rule whose tensors are not there, is an error that lists them.

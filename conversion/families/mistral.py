@@ -1,4 +1,4 @@
-"""Mistral 7B (Jiang et al. 2023): Llama whose queries see a window of the last `sliding_window` tokens.
+"""Mistral 7B (Jiang et al. 2023): Llama with sliding-window attention over the last `sliding_window` tokens.
 
 Later versions (0.2, 0.3) have no window and are covered too.
 """

@@ -1,4 +1,4 @@
-"""OLMo 2 (Team OLMo 2024): Llama with norms behind attention and feed-forward part and none before, and norms over all queries and all keys."""
+"""OLMo 2 (Team OLMo 2024): Llama with norms after attention and feed-forward instead of before, and norms over all queries and all keys."""
 
 from __future__ import annotations
 

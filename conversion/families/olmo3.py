@@ -1,4 +1,4 @@
-"""OLMo 3 (Team OLMo 2025): OLMo 2 with a window on all layers but every n-th; those without one alone rotate by YaRN."""
+"""OLMo 3 (Team OLMo 2025): OLMo 2 with sliding-window attention in all layers but every n-th, and YaRN in the full-attention layers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4 (Abdin et al. 2024), dense: Llama whose projections of one input are stored as one matrix; some rotate a part of each head."""
+"""Phi-3 and Phi-4 (Abdin et al. 2024), dense: Llama with fused projections; some have partial rotary embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron's fused query-key-value projection: interleaved by query group, and taken apart again.
+"""Megatron's fused query-key-value projection: interleaved by query group, and split again.
 
 Weights and biases alike: only the rows move.
 """

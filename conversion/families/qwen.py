@@ -1,4 +1,4 @@
-"""Dense Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): Llama with biases at query, key and value, or with norms on query and key."""
+"""Dense Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): Llama with biases on query, key and value, or with norms on query and key."""
 
 from __future__ import annotations
 

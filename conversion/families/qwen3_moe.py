@@ -1,4 +1,4 @@
-"""Qwen 3 with experts (Yang et al. 2025): each layer's feed-forward part is many small ones, of which a router chooses some for each token."""
+"""Qwen 3 with experts (Yang et al. 2025): mixture-of-experts feed-forward layers, of which a router selects some for each token."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Folders that Megatron-LM and Megatron-Bridge make around the same distributed checkpoint: what they need beside the weights."""
+"""Folders that Megatron-LM and Megatron-Bridge make around the same distributed checkpoint, and the files they need beside the weights."""

@@ -1,4 +1,4 @@
-"""The same chunks in another folder: data files linked as they are, or only what is needed copied."""
+"""The same chunks in another folder: data files linked, or only the needed ones copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Megatron-Bridge keeps beside the weights: `run_config.yaml`, which says how to build the model, and `train_state.pt`."""
+"""The files of Megatron-Bridge beside the weights: `run_config.yaml`, the model configuration, and `train_state.pt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Megatron-LM keeps beside the weights: its arguments, in its own words."""
+"""The arguments that Megatron-LM stores beside the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move the weights of a checkpoint into the folder that another program expects: other names over the same data."""
+"""Convert the layout of a checkpoint for another program: new tensor names for the same data files."""
 
 from __future__ import annotations
 

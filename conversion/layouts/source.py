@@ -1,4 +1,4 @@
-"""A distributed checkpoint in any of the three layouts, with what says which model it is."""
+"""A distributed checkpoint in any of the three layouts, with its model configuration."""
 
 from __future__ import annotations
 
