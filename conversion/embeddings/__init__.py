@@ -1,4 +1,4 @@
-"""Embedding transfer: rows for the tokens of a new vocabulary, made from those of an old one.
+"""Embedding transfer: initialise the rows of a new vocabulary from those of an old one.
 
 `METHODS` lists the methods by the name that the command takes; each decides where every row comes from.  To add one, write
 a function from `TransferInputs` to `RowPlan`, give it a row here and a test against a plain implementation.

@@ -1,4 +1,4 @@
-"""What a transfer starts from: model, tokenizers and material, read and checked."""
+"""The inputs of a transfer: model, tokenizers and texts, read and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix of token rows as coordinates of each token times primitives that all tokens share: OFA's factorisation.
+"""Factorised embeddings: a token matrix as coordinates of each token times primitives that all tokens share (OFA).
 
 OFA (Liu et al. 2024, section 3.1) trains the two factors in place of the matrix, which for 400 dimensions of a model of 768 is half the
 parameters.  The coordinates are what differs between tokens, so a transfer makes those of the target and folds them with the primitives.

@@ -1,4 +1,4 @@
-"""What a transfer is told: each option is a field of a dataclass here, with its words; the command's options are made from the fields.
+"""The options of a transfer: each is a field of a dataclass here, from which the command's options are made.
 
 No arrays here, so that `--help` answers at once.
 """

@@ -1,4 +1,4 @@
-"""Whether a method has all that it needs, and nothing that it would ignore; nothing is read yet."""
+"""Checks that a method has all inputs that it needs, and none that it would ignore, before anything is read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What does a model make of a text, and do two models differ? Bits per byte, layers' outputs, intervals and tests."""
+"""How well does a model predict text, and do two models differ? Bits per byte, layer outputs, intervals and tests."""

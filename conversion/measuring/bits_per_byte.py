@@ -1,4 +1,4 @@
-"""Bits per byte: how well a model predicts a text, in a unit that does not depend on its tokenizer.
+"""Bits per byte: how well a model predicts text, in a unit that does not depend on its tokenizer.
 
 The negative log-likelihood of all tokens of the text, in bits, divided by the UTF-8 bytes of the text as it was given.  Losses and
 perplexities per token compare models of one tokenizer only; bits per byte compares any two models on the same file.  A token that

@@ -1,4 +1,4 @@
-"""Run checkpoints in the engine and save what each layer gives: the other half of `conversion.measuring.observation`.
+"""Run checkpoints in the engine and save the output of each layer: the other half of `conversion.measuring.observation`.
 
 Started by it under torchrun, on CPU processes.  One start serves several checkpoints and tensor parallel sizes, as importing NeMo
 takes longest.

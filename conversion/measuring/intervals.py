@@ -1,4 +1,4 @@
-"""How sure a score is: 95 % intervals that stay true of few items.
+"""Confidence intervals of 95 % that hold for few items.
 
 A score is a function of sums over items (a mean; bits over bytes; F1; BLEU), and items of one passage or story hang together, so what is
 counted is units: items that stand alone, or whole groups.  Shares have Wilson's interval; everything else Student's t over the units,

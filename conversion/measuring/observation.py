@@ -1,4 +1,4 @@
-"""What each layer of a model gives for the same token ids: by transformers for a Hugging Face folder, by the engine for the others.
+"""The output of each layer for the same token ids: by transformers for a Hugging Face folder, by the engine for the others.
 
 Everything is float32 on the CPU; how far that is from the truth is measured beside it, in float64 and by another attention.
 """

@@ -1,4 +1,4 @@
-"""Pseudo bits per byte: how well a masked model fills in each token of a text from all others (Salazar et al. 2020).
+"""Pseudo bits per byte: how well a masked language model predicts each token from all others (Salazar et al. 2020).
 
 One position at a time is hidden behind the mask token, and the negative log-likelihoods of what stood there are added up, in bits per UTF-8
 byte of the text, unknown tokens charged as in `conversion.measuring.bits_per_byte`.  A model that sees what comes behind a token finds it much more

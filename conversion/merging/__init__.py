@@ -1,1 +1,1 @@
-"""What comes of several models: sums, differences and paths between their weights, row by row where their vocabularies differ."""
+"""How are several models merged? Sums, differences and interpolations of their weights, by token where their vocabularies differ."""

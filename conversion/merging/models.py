@@ -1,4 +1,4 @@
-"""The models of a merge, brought to the vocabulary of one of them: the same tokens have the same rows, by what they stand for."""
+"""The models of a merge, mapped to the vocabulary of one of them: rows are matched by the bytes of their tokens."""
 
 from __future__ import annotations
 

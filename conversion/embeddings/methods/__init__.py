@@ -1,1 +1,1 @@
-"""How does a new token get its row? One function per method, and what methods are made of; `METHODS` lists them."""
+"""How is the embedding of a new token initialised? One function per method, and what methods share; `METHODS` lists them."""

@@ -1,4 +1,4 @@
-"""Which word of a sentence translates which word of its translation, learned from many pairs of sentences.
+"""Word alignment learned from parallel sentences.
 
 The model of fast_align (Dyer et al. 2013): every target word comes from one source word or from none; it prefers the word in the
 same relative place, and how likely the word is to be its translation is learned by expectation maximisation.  Both directions are

@@ -1,4 +1,4 @@
-"""Methods that look at a helper model: CLP, SAVA and OMP.
+"""Methods that use a helper model: CLP, SAVA and OMP.
 
 The helper is a model of any size in the target's language with the target's tokenizer.  Its rows say how a new token lies to the
 tokens that both vocabularies have; what is combined, or mapped to, are the source's rows.

@@ -1,4 +1,4 @@
-"""The methods that run the model to learn the rows of new tokens from a text; the body and all old rows stay as they are.
+"""Methods that train the rows of new tokens on text; the rest of the model and all old rows are frozen.
 
 They begin at the mean of the source's pieces (`mean`), and keep it for tokens that the text has too rarely.
 """

@@ -1,4 +1,4 @@
-"""Merge and Align: the mean along the target's merge rules, and by how source tokens stand for a token in text."""
+"""Merge and Align: means along the target's merge rules, and by how source tokens align with a token in text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every method of embedding transfer is given and gives back.
+"""The interface of transfer methods: what each is given and returns.
 
 A method is one function from `TransferInputs` to `RowPlan`; `METHODS` in the package lists them by name.
 """

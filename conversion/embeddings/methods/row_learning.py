@@ -1,4 +1,4 @@
-"""Rows of tokens learned by gradient steps while all else of the model is frozen: the loop, its optimizer, and going on after an interruption."""
+"""Training of token rows while the rest of the model is frozen: the loop, its optimizer, and resuming after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learned rows are to do: make the states, the likelihoods or the predictions of a frozen model fit a text in new tokens."""
+"""The losses of learned rows: match hidden states, likelihoods or next-token predictions of the frozen model on text in new tokens."""
 
 from __future__ import annotations
 

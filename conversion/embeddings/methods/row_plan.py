@@ -1,4 +1,4 @@
-"""Where each new row comes from, and making the rows of any matrix from that.
+"""The origin of each new row, and the rows of any token matrix computed from that.
 
 A method decides once, from tokens alone; the decision then serves input embeddings, output layer and bias alike:
 `rows = W @ M` with a sparse W, except that copies are taken bit for bit and that some rows are drawn.

@@ -1,4 +1,4 @@
-"""Trans-tokenization: a new token is the mean of the source tokens that stand for it in translations."""
+"""Trans-tokenization: a new token is the mean of the source tokens that it aligns with in translations."""
 
 from __future__ import annotations
 

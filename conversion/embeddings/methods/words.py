@@ -1,4 +1,4 @@
-"""Methods that look at vectors of words: WECHSEL and OFA."""
+"""Methods that use word vectors: WECHSEL and OFA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a transfer's report: what is covered, how long the new rows are, which are alike, what lies near them."""
+"""The figures of a transfer's report: coverage, lengths of new rows, duplicates and nearest neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a transfer: `transfer.json`, for each token of the target where its row came from, and `transfer.html` to look at."""
+"""The report of a transfer: `transfer.json`, the origin of every target token's row, and `transfer.html`, a page to read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which tokens are alike? Vectors of words and tokens, and their nearest neighbours."""
+"""Which tokens are similar? Vectors of words and tokens, and their nearest neighbours."""

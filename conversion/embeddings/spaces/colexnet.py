@@ -1,4 +1,4 @@
-"""The keys of ColexNet+ (Liu et al. 2023), one space of words of 1,335 languages: which text each stands for.
+"""The keys of ColexNet+ (Liu et al. 2023), one vector space of words of 1,335 languages, and the text of each key.
 
 `slv:$hiša$` is a run of characters of Slovene, in which `$` marks where a word begins or ends; `$house$`, without a language, is one of the English
 concepts.  The vectors are read in word2vec's text form, as gensim's `save_word2vec_format` writes them.

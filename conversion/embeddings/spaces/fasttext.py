@@ -1,4 +1,4 @@
-"""fastText (Bojanowski et al. 2017) trained on words or tokens, repeatably, by gensim."""
+"""fastText (Bojanowski et al. 2017) trained reproducibly on words or tokens, by gensim."""
 
 from __future__ import annotations
 

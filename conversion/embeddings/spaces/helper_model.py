@@ -1,4 +1,4 @@
-"""A second model whose input embeddings say which tokens are alike: a helper in the target's language, or an encoder of both."""
+"""A second model whose input embeddings give token similarity: a helper in the target language, or an encoder of both languages."""
 
 from __future__ import annotations
 

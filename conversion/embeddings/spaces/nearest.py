@@ -1,4 +1,4 @@
-"""The most similar anchors of many vectors, exactly: all pairs, in blocks of bounded size, on the GPU where there is one."""
+"""Exact nearest neighbours of many vectors: all pairs, in blocks of bounded size, on the GPU if available."""
 
 from __future__ import annotations
 

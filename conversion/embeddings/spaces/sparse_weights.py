@@ -1,4 +1,4 @@
-"""Weights of neighbours by similarity, and of pieces, as sparse matrices: never more than a block of similarities exists at once.
+"""Weights of neighbours by similarity, and of spelled tokens, as sparse matrices; similarities exist one block at a time.
 
 A row of the result says from which anchors, and how much of each, one new row is combined.
 """

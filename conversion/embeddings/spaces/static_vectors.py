@@ -1,4 +1,4 @@
-"""Vectors of the target's tokens, trained with fastText on text that the target tokenizer has cut.
+"""Vectors of the target's tokens, trained with fastText on text that the target tokenizer has segmented.
 
 gensim's fastText is a wheel, needs no compiler, and with one thread gives the same bits each time.
 """

@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix that are written to a temporary file as they come: of a large vocabulary they are more than all else that is held."""
+"""Rows of a sparse matrix spilled to a temporary file as they come: for a large vocabulary they need more memory than everything else."""
 
 from __future__ import annotations
 

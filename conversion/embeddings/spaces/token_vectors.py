@@ -1,4 +1,4 @@
-"""Vectors of tokens in an auxiliary space, in which nearness says which tokens are alike."""
+"""Vectors of tokens in an auxiliary space, in which distance measures similarity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of words: read from a file, or trained on text; and the vectors of tokens that follow from them."""
+"""Word vectors, read from a file or trained on text, and the token vectors computed from them."""
 
 from __future__ import annotations
 

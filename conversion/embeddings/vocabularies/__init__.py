@@ -1,1 +1,1 @@
-"""Which tokens has the target, and which of them has the source too?"""
+"""Which tokens does the target have, and which of them does the source have too?"""

@@ -1,4 +1,4 @@
-"""The source's chat template beside a tokenizer of another vocabulary."""
+"""The source's chat template adapted to a tokenizer with another vocabulary."""
 
 from __future__ import annotations
 

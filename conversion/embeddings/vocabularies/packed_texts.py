@@ -1,4 +1,4 @@
-"""The texts of many tokens one behind the other: as objects of Python they take several times as much memory."""
+"""The texts of many tokens stored end to end, which takes a fraction of the memory of Python objects."""
 
 from __future__ import annotations
 

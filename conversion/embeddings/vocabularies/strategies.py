@@ -1,4 +1,4 @@
-"""What the target's vocabulary is: another tokenizer, or one made from the source's by adding tokens, dropping tokens, or neither."""
+"""Strategies for the target vocabulary: another tokenizer, or the source's with tokens added, removed, both or neither."""
 
 from __future__ import annotations
 

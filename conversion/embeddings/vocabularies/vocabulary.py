@@ -1,4 +1,4 @@
-"""The exact bytes that each token of a vocabulary stands for, whatever the tokenizer's way of spelling them.
+"""The exact bytes of each token of a vocabulary, however the tokenizer spells them.
 
 `Ġčas` of a byte-level vocabulary is spelled with letters for bytes, `▁čas` of a SentencePiece one with a mark for the
 space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follow a space.  Only the bytes can be compared.

@@ -1,4 +1,4 @@
-"""Which source token, if any, each target token is the same as.
+"""The mapping of target tokens to identical source tokens.
 
 Tokens of text are the same when their bytes are; special tokens when their role is.  On request, tokens that differ only in
 capitals or in the space before them are taken for alike where no token is the same.
