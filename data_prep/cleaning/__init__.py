@@ -1,1 +1,1 @@
-"""What is removed from a document, or with it, and why."""
+"""What is removed from documents, which documents are removed, and why?"""

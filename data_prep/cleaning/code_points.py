@@ -1,4 +1,4 @@
-"""What each code point is, and what it asks for of those who clean text: tables that the loops of `text_measures` read."""
+"""Properties of code points, and the repairs that each may call for: tables for the loops of `text_measures`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to say of cleaned corpora: lengths, sites, languages and quality of the kept, reasons of the rest, against another run; and the page of it."""
+"""Figures and page about cleaned corpora: lengths, sites, languages and quality of kept text, reasons of removal, and a second run to compare."""
 
 from __future__ import annotations
 

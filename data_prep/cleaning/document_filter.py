@@ -1,4 +1,4 @@
-"""A document through the filters: repaired, lines that are not its own and personal data taken out, and asked the rules.
+"""The filters applied to one document: repairs, removal of boilerplate lines and personal data, then the document rules.
 
 What a text may need is found in one pass over its bytes (`Measurer.dirt`); most texts need next to nothing, and no expression is tried on those.
 """

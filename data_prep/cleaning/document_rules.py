@@ -1,4 +1,4 @@
-"""Filters of documents: each is a small class that says why a text goes.
+"""Document filters: each is a small class that gives the reason for a removal.
 
 What filters share is around them, once: the texts, the numbers that one compiled pass counts of them (`text_measures`), the reasons.  A filter of your own
 is a subclass of `Filter` in this file, whose fields are what a rule of the YAML may set: `rules: {my rule: {filter: MyFilter, minimum: 3}}`.

@@ -1,4 +1,4 @@
-"""What is filtered, as one YAML: read, checked and laid over the settings that it begins with; the whole of it travels in the manifest.
+"""The filter settings, one YAML: read, checked and merged over the settings they are based on; the result is stored in the manifest.
 
 A file says what it begins with (`base: standard`, `web` or `none`) and what differs; `false` switches a part off.  Under `languages` stand stop
 words and rules that differ in a language, so a new language is configuration.

@@ -1,4 +1,4 @@
-"""Thresholds for a language from a reference text of it: how much of good text each rule of the filters may take.
+"""Filter thresholds for a language, fitted on reference text by the share of it that each rule removes.
 
 FineWeb2 (Penedo et al. 2025) fits thresholds on texts such as Wikipedia and takes for stop words what is more than 0.8 % of the words.  Here a
 threshold is moved until it takes no more than a given share of the reference.

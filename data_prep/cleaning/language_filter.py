@@ -1,4 +1,4 @@
-"""Whether a text, or which of its paragraphs, is in one of some languages, and in their scripts.
+"""Language identification of documents and paragraphs: whether each is in one of the given languages and their scripts.
 
 Identifiers are py3langid (97 languages, a model of 0.7 MB inside the package, no other dependency than numpy) and any fastText model by its path,
 such as GlotLID's of 2,102 languages and scripts.  The answer depends on nothing but the text.  Language and script are two questions: py3langid

@@ -1,4 +1,4 @@
-"""Lines that are not of the text: notices about cookies and scripts, menus, buttons, lines with holes, and what a whole corpus repeats.
+"""Boilerplate lines: cookie notices, script warnings, menus, buttons, damaged lines, and lines repeated across a corpus.
 
 A rule names phrases.  `contains`: a line that has a phrase of each group, one of the first group at the beginning of a word, and not too many words, goes.  `whole`: a line goes that is a phrase,
 or phrases with marks between them (Home | About us | Contact), where so many such lines follow each other.

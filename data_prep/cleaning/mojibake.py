@@ -1,4 +1,4 @@
-"""Text that was UTF-8 and was read as something else (Ã© for é, Å¡ for š), repaired where that is certain.
+"""Mojibake: UTF-8 text that was decoded with another encoding (Ã© for é, Å¡ for š), repaired where that is certain.
 
 UTF-8 has so little freedom that characters which, written in a code page, are well-formed UTF-8 of letters of the same alphabets are hardly ever
 anything else.  The exceptions that real text has (É…, „JÄ“) are left alone: see `_is_certain`.  It may have happened several times over.

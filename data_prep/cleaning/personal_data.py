@@ -1,4 +1,4 @@
-"""Personal data in text: found by patterns of the settings, believed where their check digits are right, masked or a reason to drop the text.
+"""Personal data in text: found by patterns, confirmed by check digits, then masked or a reason to drop the document.
 
 E-mail addresses, bank accounts (IBAN), cards, telephone numbers, IP addresses, and numbers of persons: EMSO/JMBG, codice fiscale, OIB, tax numbers.
 What a pattern may be is configuration; what a checksum is, is here.

@@ -1,4 +1,4 @@
-"""Texts that were taken, kept to be read: so many of each reason, drawn by the hash of their place, so that any number of workers draws the same."""
+"""Samples of removed text: a number for each reason, selected by hash, so that the number of workers does not change them."""
 
 from __future__ import annotations
 

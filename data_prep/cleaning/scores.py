@@ -1,4 +1,4 @@
-"""Scores of documents as thresholds: numbers that a corpus has (FineWeb-Edu's `score`, HPLT's `doc_scores`), or what a fastText model says of their text."""
+"""Thresholds on document scores: numbers in the corpus (FineWeb-Edu's `score`, HPLT's `doc_scores`), or labels of a fastText model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of filter settings, each of the kind that it must be; what is another kind is an error that names its place."""
+"""Values of filter settings, checked for their type; an error names the place of a wrong one."""
 
 from __future__ import annotations
 

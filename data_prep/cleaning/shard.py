@@ -1,4 +1,4 @@
-"""One shard cleaned: its text, what was removed, and counts that say it is complete."""
+"""Cleaning of one shard: its text, what was removed, and counts that prove it complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hygiene of Unicode, white space and HTML that was left in text: small repairs, each by itself, so that each can be counted.
+"""Repairs of Unicode, white space and leftover HTML, each a separate function that is counted by itself.
 
 Joiners (U+200C, U+200D) stay: Persian and Indic words and emoji are spelled with them.  Only elements of HTML are taken for such: `<stdio.h>`, `a < b`
 and `<ime>` stay.  A text that only speaks of elements (press <q>) has none that ends, and none with attributes; of such a text nothing is taken.

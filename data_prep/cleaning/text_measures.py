@@ -1,4 +1,4 @@
-"""What a text is like, in numbers that filters look at, and which repairs it may need: one pass over its bytes each.
+"""Measures of text that filters use, and the repairs it may need: each in one pass over its bytes.
 
 Words are what stands between white space, punctuation at their ends aside; a letter of a script that puts no spaces between words (Han, kana, Thai
 and its neighbours) is a word.  N-grams are of what stands between white space as it is.  Lines are those with something in them, paragraphs

@@ -1,1 +1,1 @@
-"""Which paragraphs and documents repeat what was kept before."""
+"""Which paragraphs and documents repeat text that was kept before?"""

@@ -1,4 +1,4 @@
-"""What deduplication decides, as it is written down; and decisions in one pass, in the order of the text."""
+"""The decisions of deduplication and their file format; and decisions in one pass, in the order of the text."""
 
 from __future__ import annotations
 

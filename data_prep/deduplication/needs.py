@@ -1,4 +1,4 @@
-"""What deduplication needs, from a sample of the text, and in how many passes it is done with the memory that there is."""
+"""Memory and disk requirements of deduplication, estimated from a sample, and the number of passes that fits the free memory."""
 
 from __future__ import annotations
 

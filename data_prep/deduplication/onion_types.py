@@ -1,4 +1,4 @@
-"""What goes into onion's loops and what comes out: settings, scanned documents, decisions."""
+"""Inputs and outputs of onion's loops: settings, scanned documents, decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deduplication leaves: shards of kept text, lists of what was removed and why, and the tables over both."""
+"""The output of deduplication: shards of kept text, lists of removals with reasons, and the tables over both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the tasks of deduplication by ranges of hashes have in common: where each leaves what the others read, in
-which pieces, and how large a task may be.
-"""
+"""The tasks of deduplication by ranges of hashes: the files they exchange, and the largest size of a task."""
 
 from __future__ import annotations
 

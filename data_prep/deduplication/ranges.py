@@ -1,4 +1,4 @@
-"""Decisions over more text than the memory holds, by any number of workers: the same as those of one table, found in rounds.
+"""Deduplication of more text than memory holds, by any number of workers, in rounds; the decisions are those of one table.
 
 An n-gram lies in one range of hashes, and a range can tell where an n-gram was first brought if it knows which paragraphs are kept;
 a shard can tell which of its paragraphs are kept if it knows where their n-grams were brought.  So both ask each other in turn until nothing

@@ -1,4 +1,4 @@
-"""The side of the text: n-grams of a shard handed to the ranges of their hashes, and decisions over what the ranges answer."""
+"""The text side of deduplication by ranges: n-grams of a shard sent to the ranges of their hashes, and decisions from the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents that are much alike as a whole: candidates by MinHash (Broder 1997), compared in full, and one of those that are alike stays.
+"""Near-duplicate documents: candidates by MinHash (Broder 1997), verified by comparison, of which one per cluster is kept.
 
 A document is the set of its n-grams of words, without case, accents and punctuation.  The hashes of its signature are cut into bands of
 rows; two documents that agree in all rows of one band are candidates, which happens with probability 1 - (1 - s ** rows) ** bands

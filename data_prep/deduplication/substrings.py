@@ -1,4 +1,4 @@
-"""Repeated spans: stretches of many tokens that stand earlier in the text, cut out wherever they lie in a document.
+"""Exact substring deduplication: spans of many tokens that occur earlier in the text are removed from documents.
 
 A token goes if it lies in a window of N tokens that is the same as one that begins earlier, in an earlier document or in its own.  These are
 the spans of at least N tokens that occur twice, which Lee et al. (2022, "Deduplicating Training Data Makes Language Models Better") find by a

@@ -1,1 +1,1 @@
-"""How much of each corpus, and what is held out."""
+"""How much of each corpus is used, and what is held out?"""

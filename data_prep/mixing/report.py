@@ -1,4 +1,4 @@
-"""What a mixture says of itself: tokens per corpus in each tokenizer, the blend for training, the commands that come next."""
+"""The report of a mixture: tokens per corpus in each tokenizer, the blend for training, the next commands."""
 
 from __future__ import annotations
 

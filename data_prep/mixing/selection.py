@@ -1,4 +1,4 @@
-"""Which documents are taken and held out, decided over tables that are read one after the other: memory does not grow with the documents.
+"""Selection of training and held-out documents, over tables read in sequence: memory does not grow with the number of documents.
 
 Documents are taken in the order of their ranks until a budget is met.  How far that goes is found in two readings: one adds up the tokens of each of
 4,096 stretches of ranks, which tells the stretch in which the budget is met; the other sorts the documents of that stretch alone.  Ranks by weight

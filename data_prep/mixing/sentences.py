@@ -1,4 +1,4 @@
-"""Sentences drawn evenly from a text, and others beside them that nothing is trained on."""
+"""Sentences sampled evenly from a text, and disjoint held-out ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shard of a mixture: its documents counted in tokens, then written to the side that each is on."""
+"""One shard of a mixture: its documents counted in tokens, then written to training or validation."""
 
 from __future__ import annotations
 
