@@ -1,1 +1,1 @@
-"""Tokens in the files that Megatron reads."""
+"""How are tokens stored in the files that Megatron reads?"""

@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset: all tokens in one `.bin`, where each document starts in one `.idx`; the folder of both, and what its manifest says.
+"""Megatron's indexed dataset: all tokens in one `.bin`, the start of each document in one `.idx`; their folder and its manifest.
 
 Read and written without Megatron, so that preparing data needs none of its imports; the bytes are those of
 `megatron.core.datasets.indexed_dataset.IndexedDatasetBuilder` with one sequence per document.

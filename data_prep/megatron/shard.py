@@ -1,4 +1,4 @@
-"""One file of text as tokens on disk, and shards joined to one indexed dataset that is checked before it counts as made."""
+"""One file of text as tokens on disk, and shards joined into one indexed dataset that is verified before it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples that training draws from indexed datasets, as pieces of documents: Megatron's own order for a seed, read without guessing.
+"""The samples that training reads from indexed datasets: Megatron's own shuffled order for a seed.
 
 Megatron lays the documents of enough epochs one behind the other in a shuffled order, cuts that into windows of one token more than the
 sequence length (the last token of a window is the first of the next), and shuffles the windows.  Of several datasets it draws by

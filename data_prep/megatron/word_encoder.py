@@ -1,4 +1,4 @@
-"""Token ids of texts, equal to the tokenizer library's and several times faster: each word once, then from a cache of bounded size.
+"""Token ids equal to the tokenizer library's and several times faster: each word is encoded once, then read from a bounded cache.
 
 `data_prep.megatron.word_rules` says which tokenizers allow it and why that is exact.  The loops are C (word_encoder.c).  Everything else is the
 library's `encode_batch_fast`.

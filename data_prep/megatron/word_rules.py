@@ -1,4 +1,4 @@
-"""Where a text may be cut so that the token ids of its parts, one behind the other, are those of the whole: read from a tokenizer, or refused.
+"""Where a text may be split so that the token ids of its parts are those of the whole: derived from the tokenizer, or refused.
 
 A tokenizer of the `tokenizers` library normalizes a text, cuts it with its pre-tokenizer, and gives each part to its model, which looks at
 nothing else.  So a cache by parts is exact for every model that draws no random numbers (BPE dropout), if the cuts are the library's.

@@ -1,1 +1,1 @@
-"""Documents from files and datasets, corpus tables, and work shard by shard."""
+"""How is text read? Documents from files and datasets, and corpus tables."""

@@ -1,4 +1,4 @@
-"""Documents by the megabyte: their texts as bytes one behind the other, their other members as JSON that is ready to be written.
+"""Documents in blocks of a megabyte: their texts as bytes, end to end, and their other fields as JSON ready to write.
 
 What is written is what `json.dumps` would write.
 """

@@ -1,4 +1,4 @@
-"""Text as deduplication compares it: differences that shall not count are taken out before it is hashed.
+"""Text as deduplication compares it: ignored differences are removed before hashing.
 
 Paragraphs stay where they are: a line with text in it stays a line with text in it.
 """

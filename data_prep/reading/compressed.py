@@ -1,4 +1,4 @@
-"""Compressed files as streams that give all that comes before a damage: a cut or broken file loses what is broken, and no line before it.
+"""Compressed files as streams that return everything before a damaged part.
 
 Decompressors work in blocks, and an error takes with it what they had already made of the block.  Where one comes up the file is therefore
 read once more, byte by byte near the damage.

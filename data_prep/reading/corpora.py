@@ -1,4 +1,4 @@
-"""Corpora: named groups of files, in an order that means something (for `dedup`, who keeps what both have)."""
+"""Corpora: named groups of files, in an order that decides in `dedup` which corpus keeps shared text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of documents: their hashes on disk, shard by shard, and those that are used twice."""
+"""Document ids: their hashes on disk, shard by shard, and ids that are used twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of published evaluation sets: where each is published, under which terms, in which files, and how its rows become ours."""
+"""The table of published evaluation sets: their publishers, terms, files, and the conversion of their rows."""
 
 from __future__ import annotations
 

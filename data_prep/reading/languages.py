@@ -1,4 +1,4 @@
-"""Codes of languages: ISO 639-1 and 639-3, with a script where it matters, in whatever form they are written (sl, slv, sr-Latn, srp_Cyrl)."""
+"""Language codes: ISO 639-1 and 639-3, with an optional script, in any spelling (sl, slv, sr-Latn, srp_Cyrl)."""
 
 from __future__ import annotations
 

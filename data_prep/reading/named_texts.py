@@ -1,4 +1,4 @@
-"""Texts that figures are reported on, each under a name: `NAME=FILE` on a command line."""
+"""Named texts to report figures on: `NAME=FILE` on a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where corpora come from: a table in YAML of files or Hugging Face datasets, with language, licence and domain; and the papers' corpora in such a table."""
+"""Sources of corpora: a YAML table of files or Hugging Face datasets, with language, licence and domain; and the table of the papers' corpora."""
 
 from __future__ import annotations
 

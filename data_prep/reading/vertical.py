@@ -1,4 +1,4 @@
-"""Vertical files, as corpus managers and onion read them: a token a line, tags for documents, paragraphs and sentences.
+"""Vertical files of corpus managers and onion: one token per line, tags for documents, paragraphs and sentences.
 
 The form of a token is what stands before the first tab.  Tokens are joined by a space, except where `<g/>` (glue) stands between them; paragraphs
 (`<p>`) become lines.  The document is the first of `<doc>` and `<text>` that the file has, its attributes (`id`, `title` ...) are the

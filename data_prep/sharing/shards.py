@@ -1,4 +1,4 @@
-"""Shards in, shards out: work on files in parallel with results in order, outputs that are complete or not there, and runs that resume."""
+"""Parallel work on shards: results in order, outputs that are complete or absent, and runs that resume."""
 
 from __future__ import annotations
 

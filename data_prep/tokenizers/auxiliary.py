@@ -1,4 +1,4 @@
-"""The tokens that a text would have if it were given a tokenizer of the same kind as another one."""
+"""The tokens of an auxiliary tokenizer, of the same kind as a given one, trained on a text."""
 
 from __future__ import annotations
 

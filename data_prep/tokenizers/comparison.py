@@ -1,4 +1,4 @@
-"""Any set of tokenizers measured on any set of corpora, as a directory with the report."""
+"""Any number of tokenizers measured on any number of corpora, written as a directory with the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merges that BPE would learn next: training goes on from an old tokenizer's merges on another text.
+"""Continued BPE: the merges that training learns next on another text, starting from an existing tokenizer's merges.
 
 After Purason et al. (2025, arXiv 2512.03989).  An auxiliary tokenizer that begins at single bytes learns tokens by another way than the old one cuts
 text, so that some can only be reached over steps, and others never occur in any text.  Here the text is cut by the old tokenizer first, and

@@ -1,4 +1,4 @@
-"""The files of a tokenizer that was made from another one: what decides ids is new, all else is kept byte for byte."""
+"""The files of a tokenizer derived from another: what decides ids is new, all else is copied byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New tokens for an old tokenizer: merged into its vocabulary and rules so that each of them is reached, old ids unchanged.
+"""Vocabulary extension: new tokens are merged into a tokenizer's vocabulary and rules so that each is reachable and old ids stay.
 
 The candidates are the tokens of an auxiliary tokenizer, as bytes.  What is added depends on how the model cuts a text: BPE needs a
 merge for every step to a token, appended after the old ones, so that old text is cut as before wherever no new token applies;

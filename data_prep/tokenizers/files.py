@@ -1,4 +1,4 @@
-"""Loading a Hugging Face tokenizer from a local folder, and its identity: a digest of its JSON in pieces, as Python's own writer has it."""
+"""Load a Hugging Face tokenizer from a local folder, and compute its digest."""
 
 from __future__ import annotations
 

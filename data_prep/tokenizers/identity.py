@@ -1,4 +1,4 @@
-"""How many rows a folder's tokenizer needs, and its digest, without transformers where its library adds nothing to tokenizer.json."""
+"""The number of rows that a folder's tokenizer needs, and its digest, without transformers where tokenizer.json says all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tokenizer does to text, in numbers: pieces per word, tokens per byte and per sentence, words among its tokens, the best size.
+"""Tokenizer metrics: fertility, tokens per byte and per sentence, whole-word tokens, the best vocabulary size.
 
 The first three are those by which GaMS chose its vocabulary (Vreš et al. 2024, section 4.1): the share of words in two or more pieces, the
 share of the vocabulary that a lexicon knows (in the paper of what a text uses of it: its footnote 1), the histogram of words by pieces.  Fertility is tokens per word (SAVA: Moroni et al. 2025, table 2).

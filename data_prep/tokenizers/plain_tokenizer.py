@@ -1,4 +1,4 @@
-"""A folder's tokenizer without transformers, where its library adds nothing to tokenizer.json.
+"""A folder's tokenizer without transformers, where tokenizer.json says all.
 
 Transformers reads tokenizer.json, adds the tokens of tokenizer_config.json that are not in it, and has rules of single models.  To import it takes
 longer than to convert a gigabyte, so where the two files show that nothing would be added or changed, tokenizer.json is read alone.

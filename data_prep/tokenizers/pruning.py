@@ -1,4 +1,4 @@
-"""A smaller tokenizer: the tokens that a text uses, and all that is needed to reach them and to spell whatever else may come."""
+"""Vocabulary pruning: the tokens that a text uses, and those needed to reach them and to spell any other text."""
 
 from __future__ import annotations
 

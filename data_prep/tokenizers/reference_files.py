@@ -1,4 +1,4 @@
-"""What the report on tokenizers holds them to: sentences in several languages, and the words of one.
+"""Reference data of the tokenizer report: parallel sentences, and a lexicon of one language.
 
 Sentences are tab-separated columns that the first line names, or the rows that `eval.prepare` makes of FLORES; words are in columns of a file.
 """

@@ -1,4 +1,4 @@
-"""A comparison of tokenizers as tables, drawings and one page."""
+"""A comparison of tokenizers as tables, charts and one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that holds only SentencePiece's own file, as a fast tokenizer: Llama 2, Mistral, XLM-R and their kin.
+"""A folder with only SentencePiece's own file, loaded as a fast tokenizer: Llama 2, Mistral, XLM-R and similar models.
 
 The library's conversion needs a protobuf module that clashes with other packages of this project; this one reads the few fields that
 the `sentencepiece` package does not tell.  Ids are SentencePiece's own; XLM-R's are those behind fairseq's shift.

@@ -1,4 +1,4 @@
-"""A SentencePiece BPE or Unigram model as a Hugging Face fast tokenizer with the same ids, and the proof that they are the same.
+"""Convert a SentencePiece BPE or Unigram model to a Hugging Face fast tokenizer, and check that the ids are the same.
 
 Meant for models trained with the `identity` normalizer, a dummy prefix and kept white space.  (The default normalizer,
 `nmt_nfkc`, has no exact counterpart: the `Precompiled` normalizer of `tokenizers` works on grapheme clusters.)

@@ -1,4 +1,4 @@
-"""A tokenizer with other tokens under the ids of some that go: no id moves, the table keeps its size.
+"""Token exchange: new tokens take the ids of removed ones, so no other id changes and the table keeps its size.
 
 A token goes only together with all that merges make of it, so that whatever text does not end in one that goes is cut as before: BPE would
 have met it on the way, Unigram and WordPiece choose among pieces of which none of that text's is gone.

@@ -1,4 +1,4 @@
-"""How tokenizers spell bytes: from a token to the bytes of text that it stands for, and back.
+"""How tokenizers spell bytes: from a token to its bytes of text, and back.
 
 `Ġčas` of a byte-level vocabulary is spelled with letters for bytes, `▁čas` of a SentencePiece one with a mark for the
 space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follow a space.

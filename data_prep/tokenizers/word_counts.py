@@ -1,4 +1,4 @@
-"""How often each word occurs in a corpus: all that a SentencePiece trainer needs to know of it.
+"""Word frequencies of a corpus: all that a SentencePiece trainer needs.
 
 The trainers of SentencePiece cut text before each space and count the words before they do anything else, so a table of words trains the
 same model as the text, in a third of the time, without its limit on the length of a line, and in memory that grows with the distinct words.
