@@ -23,7 +23,7 @@ from common import system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
 _MOST_WORKERS, _WORKERS_A_PROCESSOR = 256, 4  # the larger of both; more wait for each other
-IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
+IN_USE, LOST, HUNG = 3, 4, 5  # another process works in the directory; another has taken it over; no step for too long
 DAMAGED = 6  # the newest checkpoint is not what was saved
 TRY_AGAIN = 7  # a file system or network failed in a way that passes
 

@@ -34,13 +34,13 @@ _PREFIX = ".lease-"
 
 
 class InUseError(ValueError):
-    """Somebody else alive works in the directory."""
+    """Another live process works in the directory."""
 
     exit_code = command.IN_USE
 
 
 class LeaseLostError(command.StoppedError):
-    """Somebody else has taken the directory over."""
+    """Another process has taken over the directory."""
 
     exit_code = command.LOST
 
@@ -101,7 +101,7 @@ class Fence:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken the directory over; looks at the file system.
+        """Whether no other process has taken over the directory; looks at the file system.
 
         A higher number is looked at twice: a candidate whom another one disturbed takes it back within moments.
         """
@@ -148,7 +148,7 @@ class Lease(Fence):
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Leave the directory to whoever comes next."""
+        """Release the directory for the next process."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ def take_lease(
         ended_jobs: of Slurm that are known to have ended, even if a process of theirs lives on at a node that Slurm has lost.
 
     Raises:
-        InUseError: if somebody else alive has it.
+        InUseError: if another live process has it.
     """
     made_directory = not directory.exists()
     while True:

@@ -28,7 +28,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 
 
 def cache_dir() -> Path:
-    """Where compiled code is kept: XDG_CACHE_HOME or ~/.cache, in `scion`; where nobody can write for a user without a home."""
+    """Where compiled code is kept: XDG_CACHE_HOME or ~/.cache, in `scion`; a path that cannot be written to for a user without a home."""
     home = os.path.expanduser("~")  # "~" itself for a user id without an entry in passwd, as in containers
     return Path(os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home != "~" else os.devnull)) / "scion"
 

@@ -216,7 +216,7 @@ def _require_bounded(root: Node, limit: int) -> None:
 
 
 def _require_keys_once(node: Node) -> None:
-    """Of two equal keys one would be lost without a word."""
+    """Of two equal keys one would be lost silently."""
     from yaml import MappingNode, ScalarNode
 
     seen = set()

@@ -69,7 +69,7 @@ class ProcessIdentity:
             os.kill(self.process_id, 0)
         except ProcessLookupError:
             return True
-        except PermissionError:  # somebody else's
+        except PermissionError:  # of another user
             pass
         try:
             state, started = _state_and_start(self.process_id)

@@ -43,7 +43,7 @@ class Counter(Protocol):
 
 
 class _Elsewhere:
-    """A progress in a process that has only a copy of it: counts until somebody takes it along to where it is shown."""
+    """A progress in a process that has only a copy of it: counts until it is passed on to the process that shows it."""
 
     def __init__(self, number: int) -> None:
         self._number = number

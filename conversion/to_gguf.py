@@ -42,7 +42,7 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
     Args:
         llama_cpp: a checkout of llama.cpp, or the folder of its script.
         kind: one of TYPES, of all matrices.
-        texts: on which the tokenizers are compared, beside hostile ones.
+        texts: on which the tokenizers are compared, beside adversarial ones.
 
     Raises:
         ValueError: if the script is not there or fails; if the tokenizer cuts words as llama.cpp cannot; if what is read back differs.

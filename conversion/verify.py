@@ -63,7 +63,7 @@ class Side:
     Attributes:
         directory: of the one checkpoint; of a run of Megatron-LM or Megatron-Bridge, that of the newest iteration.
         format: which program keeps its checkpoints so.
-        config: Megatron's configuration; None for a Hugging Face folder of a family that the engine has not.
+        config: Megatron's configuration; None for a Hugging Face folder of a family that the engine lacks.
         in_engine: whether the engine runs it; else transformers does.
         tensors: with Hugging Face names, each matrix once, without padding.
         tokenizer_dir: where its tokenizer would be.

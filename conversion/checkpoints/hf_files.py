@@ -226,7 +226,7 @@ DEFAULT_ROPE_SCALING = {
 def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     """A config.json with what transformers 5 says in words of its own also in those of transformers 4: rotary positions, numbers of experts.
 
-    Either version then reads the same from it; left as it is, 4 would take its defaults without a word.
+    Either version then reads the same from it; left as it is, 4 would use its defaults silently.
 
     Raises:
         ValueError: if it has both and they disagree, or two types of rotary positions: each version would read another model.
@@ -283,7 +283,7 @@ _TWO_ROTATIONS = (None, "gemma3_text", "gemma3n_text", "modernbert")
 
 
 def _expert_words(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of experts by its older key; transformers 4 would pass over the newer one and build as many as its default says."""
+    """The number of experts by its older key; transformers 4 would ignore the newer one and build as many as its default says."""
     num_experts = config.get("num_local_experts")
     return {"num_experts": num_experts} if config.get("model_type") == "qwen3_moe" and num_experts is not None else {}
 

@@ -173,7 +173,7 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str, masked: bool 
     arguments["dtype"] = torch.float32 if checkpoint.adapter is not None else getattr(torch, dtype)
     arguments["config"] = _read_config(checkpoint.directory)
     if getattr(arguments["config"].get_text_config(), "attn_logit_softcapping", None):
-        arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
+        arguments["attn_implementation"] = "eager"  # the others silently leave out the logit caps of Gemma 2
     if renamed := HFCheckpoint.open(checkpoint.directory).renamed:  # transformers would tie it to a random one
         arguments["key_mapping"] = {f"^{re.escape(stored)}$": name for stored, name in renamed.items()}
     try:

@@ -119,7 +119,7 @@ def _copy_or_link(source: str, path: str) -> None:
         try:
             os.link(source, path)
             return
-        except OSError:  # another file system, one without such links, or a file of somebody else
+        except OSError:  # another file system, one without such links, or a file of another user
             Path(path).unlink(missing_ok=True)
     shutil.copyfile(source, path)
 

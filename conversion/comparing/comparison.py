@@ -75,7 +75,7 @@ class Measurement:
 
     Attributes:
         scores: text -> what the model makes of it.
-        screened: products were in bfloat16, as the method was surely far behind by then.
+        screened: products were in bfloat16, as the method was significantly behind by then.
         seconds: that planning and making the rows took (at step 0) or the training (later).
     """
 
@@ -264,7 +264,7 @@ def _race(
         last = look == len(ends) or not standing.open
         if last and not screens:
             break
-        if dropped := standing.far_behind if screens else standing.surely_worse:
+        if dropped := standing.far_behind if screens else standing.significantly_worse:
             alive = [method for method in alive if method not in dropped]
             say(f"after {end} documents {standing.best} is ahead; significantly worse, and not measured further: {', '.join(dropped)}")
         if last:
@@ -356,7 +356,7 @@ def train(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, see
 
 
 def training_steps(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, seed: int) -> Iterator[int]:
-    """Train all parameters that want a gradient; yields the number of each step once it is taken.
+    """Train all parameters that require a gradient; yields the number of each step once it is taken.
 
     Args:
         rows: (num_rows, sequence_length) token ids, drawn without repetition until all were seen.

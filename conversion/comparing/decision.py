@@ -1,6 +1,6 @@
 """Which method is best, how significant that is, and how much text it takes to decide.
 
-Scoring is most of what a comparison costs, so documents are scored in rounds: after each, methods that are surely worse than the best get no
+Scoring is most of what a comparison costs, so documents are scored in rounds: after each, methods that are significantly worse than the best get no
 further text, and nothing does when what is left cannot differ by more than a tie.  Documents are the units of every interval and test.
 """
 
@@ -24,7 +24,7 @@ class DecisionRule:
     """When a comparison has text enough.
 
     Attributes:
-        tie: methods whose difference is surely smaller, in bits per byte, need not be told apart.
+        tie: methods whose difference is significantly smaller, in bits per byte, need not be distinguished.
         every_document: score all documents by all methods.
     """
 
@@ -74,25 +74,25 @@ class Standing:
         return cls(best, values, {name: behind[name] for name in names}, dict(zip(names, adjusted)), tie)
 
     @property
-    def surely_worse(self) -> list[str]:
-        """Methods that the best is ahead of, more than chance explains, and not surely by less than a tie."""
+    def significantly_worse(self) -> list[str]:
+        """Methods that the best is ahead of, more than chance explains, and not significantly by less than a tie."""
         ahead = (name for name, found in self.behind.items() if found.can_decide and found.value > 0 and self.p_values[name] < LEVEL)
         return [name for name in ahead if name not in self.tied]
 
     @property
     def far_behind(self) -> list[str]:
-        """Those of the surely worse whose interval is farther off than what lower precision may do."""
-        return [name for name in self.surely_worse if self.behind[name].low > SCREENING_ERROR]
+        """Those of the significantly worse whose interval is farther off than what lower precision may do."""
+        return [name for name in self.significantly_worse if self.behind[name].low > SCREENING_ERROR]
 
     @property
     def tied(self) -> list[str]:
-        """Methods whose difference is surely less than a tie."""
+        """Methods whose difference is significantly less than a tie."""
         return [name for name, found in self.behind.items() if found.can_decide and -self.tie <= found.low and found.high <= self.tie]
 
     @property
     def open(self) -> list[str]:
         """Methods of which more text could tell something."""
-        known = {*self.surely_worse, *self.tied}
+        known = {*self.significantly_worse, *self.tied}
         return [name for name in self.behind if name not in known]
 
     def recommendation(self, text: str, needs: Mapping[str, Sequence[str]]) -> str:
@@ -111,7 +111,7 @@ class Standing:
                 f"No recommendation: {self.best} is lowest on {text} ({figure_of(self.values[self.best])}), but {documents} documents decide"
                 f" nothing; give at least {LEAST_UNITS}, better 30."
             )
-        worse = self.surely_worse
+        worse = self.significantly_worse
         others = [name for name in self.behind if name not in worse]
         if not others:
             nearest = next(iter(self.behind))

@@ -187,7 +187,7 @@ class Comparison:
         return {
             "sentence": self.recommendation,
             "method": standing.best,
-            "surely_worse": standing.surely_worse,
+            "surely_worse": standing.significantly_worse,
             "tied": standing.tied,
             "rule": asdict(self.rule),
             "behind": {

@@ -304,7 +304,7 @@ def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> Renumbere
 
 
 def _lost_ids(name: str, renumbered: Renumbered, transfer: Transfer) -> list[str]:
-    """A sentence for each key of a config that names tokens which the target has not."""
+    """A sentence for each key of a config that names tokens that the target lacks."""
     tokens = transfer.inputs.source.tokens
     by_key: dict[str, list[str]] = {}
     for key, token_id in renumbered.lost:

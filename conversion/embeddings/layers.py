@@ -163,7 +163,7 @@ def choose_output_layer(wanted: str | None, *, source_is_tied: bool, source: str
     the GaMS paper calls tied).  `transferred`: the source's own output layer is transferred.  `random`: drawn from N(mean, variance).
 
     Raises:
-        ValueError: if the source has not what is wanted.
+        ValueError: if the source lacks what is requested.
     """
     if wanted is None:
         return "tied" if source_is_tied else "transferred"

@@ -5,7 +5,7 @@ No arrays here, so that `--help` answers at once.
 
 from __future__ import annotations
 
-# ruff: noqa: RUF009 (`_option` and its kin give fields)
+# ruff: noqa: RUF009 (`_option` and similar functions return fields)
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence

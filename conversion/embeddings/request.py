@@ -91,7 +91,7 @@ def refusal_of(request: TransferRequest, method: str) -> str:
 
 
 def take_recommended(arguments: argparse.Namespace) -> None:
-    """Set the method that a comparison recommends, and pass over the material that served other methods of it.
+    """Set the method that a comparison recommends, and ignore inputs that only other methods use of it.
 
     Raises:
         ValueError: if a method is named too, or the folder is no comparison.

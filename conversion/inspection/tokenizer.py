@@ -53,7 +53,7 @@ def _count(description: Description, directory: Path) -> None:
 
 
 def check_up(description: Description, directory: Path, *, other_python: Path | None = None) -> None:
-    """Compare all ways to read a tokenizer on hostile and real text, and say what it puts around a text and which tokens no text reaches.
+    """Compare all libraries that load a tokenizer on adversarial and real text, and say what it puts around a text and which tokens no text reaches.
 
     Args:
         other_python: an interpreter with another version of transformers, whose class is compared too.

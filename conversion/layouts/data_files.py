@@ -34,7 +34,7 @@ def link_data(source: DistMetadata, directory: Path) -> PlacedData | None:
         for name in source.ends():
             os.link(source.directory / name, directory / name)
             linked.append(name)
-    except OSError:  # another file system, one without hard links, or files of somebody else
+    except OSError:  # another file system, one without hard links, or files of another user
         for name in linked:
             (directory / name).unlink()
         return None

@@ -35,7 +35,7 @@ def change(
         layout: one of LAYOUTS.
         context_of: NeMo checkpoint of this project that says what the model is, where the input does not.
         copy: copy the weights even where files could be linked.
-        placed_at: where the output will lie in the end, if somebody moves it there.
+        placed_at: where the output will lie in the end, if it is moved there.
 
     Raises:
         ValueError: if the input is missing or damaged, if its tensors are not those of the model, if the layout cannot express

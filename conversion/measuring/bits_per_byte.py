@@ -324,7 +324,7 @@ def score_documents(
     Args:
         model: or what scores its windows elsewhere.
         text_name: how an error names the text.
-        memory: of this text, model and settings; what it holds is not computed again.
+        memory: of this text, model and settings; what it has is not recomputed.
         encode: in place of `encode_text` with the tokenizer, such as one that remembers.
 
     Raises:

@@ -155,7 +155,7 @@ def positions_behind_padding(mask: Tensor | None, *, like: Tensor, first: int) -
 
 
 def without_padding(seen: Seen, real: Tensor) -> Seen:
-    """Zeros in place of what padding gave, which depends on the library and matters to nobody.
+    """Zeros in place of what padding gave, which depends on the library and has no effect.
 
     Args:
         seen: name -> (batch, length, features); so is the result.

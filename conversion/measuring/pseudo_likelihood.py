@@ -76,7 +76,7 @@ def score_documents_by_filling_in(
 
     Args:
         text_name: how an error names the text.
-        memory: of this text, model and settings; what it holds is not computed again.
+        memory: of this text, model and settings; what it has is not recomputed.
 
     Raises:
         ValueError: if there are no documents, the tokenizer has no mask token, or a log-likelihood is not finite.

@@ -17,7 +17,7 @@ from common.artifacts import digest_bytes
 Rows = Callable[[int, int], Tensor]
 """Gives the rows from one number to before another of a tensor as float32, (stop - start, ...); a vector's rows are its elements."""
 _BLOCK_ELEMENTS = 1 << 21
-_PARALLEL = 0.9995  # cosine from which on two tensors are taken for parallel, and the way between them for a straight line
+_PARALLEL = 0.9995  # cosine from which on two tensors are treated as parallel, and interpolated linearly
 
 
 def blocks(shape: Sequence[int]) -> Iterator[tuple[int, int]]:

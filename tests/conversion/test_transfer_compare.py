@@ -248,7 +248,7 @@ def raced(monkeypatch: pytest.MonkeyPatch, levels: dict[str, float], *, num_docu
     return {m.method: len(m.scores["sl"].documents) for m in measurements}
 
 
-def test_methods_that_are_surely_worse_are_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_significantly_worse_methods_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = {"random": 8.0, "mean": 3.4, "focus": 3.44, "align": 3.39}
     found = raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.0))
     assert found["random"] == 12 and found["focus"] < 200
@@ -315,7 +315,7 @@ def test_screened_command_gives_the_figures_of_the_plain_one(folders: dict[str, 
 
 
 def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
-    """One of two that are alike is called surely worse in at most 5 of 100 comparisons, though there are three looks at the scores."""
+    """One of two that are alike is called significantly worse in at most 5 of 100 comparisons, though there are three looks at the scores."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(100):
@@ -326,18 +326,18 @@ def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
             in standing_of(
                 [replace(m, scores={"sl": replace(m.scores["sl"], documents=m.scores["sl"].documents[:end])}) for m in pair],
                 "sl", 0, looks=3, tie=0.02,
-            ).surely_worse
+            ).significantly_worse
             for end in (16, 32, 64)
         )  # fmt: skip
     assert wrong <= 5
 
 
 def test_a_difference_within_a_tie_is_called_one_however_sure_it_is() -> None:
-    """Every document needs a little more, 0.00016 bits per byte: surely more, and of no account."""
+    """Every document needs a little more, 0.00016 bits per byte: significantly more, but irrelevant."""
     sizes, bits = [1000] * 40, np.random.default_rng(0).normal(3400, 10, 40)
     pair = [measured("align", bits, sizes), measured("mean", bits + np.linspace(0.15, 0.17, 40), sizes)]
     standing = standing_of(pair, "sl", 0, looks=1, tie=0.02)
-    assert (standing.surely_worse, standing.tied) == ([], ["mean"])
+    assert (standing.significantly_worse, standing.tied) == ([], ["mean"])
     sentence = standing.recommendation("sl", {"align": [], "mean": []})
     assert sentence.endswith(
         "no other is significantly worse. As good, within a tie of 0.02 bits per byte: mean (+0.0002 [+0.0002, +0.0002])."

@@ -37,7 +37,7 @@ def align_method(inputs: TransferInputs) -> RowPlan:
 
     Align (Yamaguchi et al. 2024, algorithm 2).  Places are bytes, every occurrence counts, and a source token counts if it covers
     any byte of the new one.  The published code works on characters, counts a token once per line, the last time that it occurs,
-    and takes only source tokens that lie inside the new one or around it.  Tokens that the text has not are made as by Merge, or as
+    and takes only source tokens that lie inside the new one or around it.  Tokens that are not in the text are made as by Merge, or as
     by Mean where the target is no BPE.
     """
     ids = inputs.new_ids
@@ -89,7 +89,7 @@ def alignment_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_mat
     A text whose tokens do not spell it (a normalizer changed it, or it has unknown characters) is left out.
 
     Returns:
-        (len(ids), num_source_tokens); rows sum to 1, or have no entries where the text has not the token.
+        (len(ids), num_source_tokens); rows sum to 1, or have no entries where the token is not in the text.
     """
     assert inputs.text is not None
     num_source = len(inputs.source)

@@ -109,7 +109,7 @@ class TransferInputs:
 
     @property
     def new_ids(self) -> np.ndarray:
-        """(num_new,) target ids of text tokens that the source has not, in ascending order."""
+        """(num_new,) target ids of text tokens that the source lacks, in ascending order."""
         return np.flatnonzero(self.target.is_text & ~self.overlap.is_matched)
 
     @property

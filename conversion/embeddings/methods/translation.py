@@ -40,7 +40,7 @@ def trans_tokenization_method(inputs: TransferInputs) -> RowPlan:
 
     Trans-tokenization (Remy et al. 2024, section 3): words of parallel sentences are aligned; how often two words are aligned is
     shared out over their tokens, half of it evenly and half in order.  Unlike the paper, shared tokens keep their rows, and tokens
-    that the text has not get the fallback in place of those of tokens that they are part of.  The published code counts a shared
+    that are not in the text get the fallback in place of those of tokens that they are part of.  The published code counts a shared
     token as one more translation of itself.
 
     Raises:

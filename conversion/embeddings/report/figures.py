@@ -293,5 +293,5 @@ def _is_word(data: bytes) -> bool:
 
 
 def _rounded(value: float) -> float | None:
-    """Four significant digits; None where it is no number, which JSON has not."""
+    """Four significant digits; None where it is no number, which JSON lacks."""
     return float(f"{value:.4g}") if np.isfinite(value) else None

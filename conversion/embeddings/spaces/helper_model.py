@@ -62,7 +62,7 @@ class HelperModel:
         return cls(str(directory), vocabulary, matrices[0], matrices[1] if output else None)
 
     def token_vectors(self, target: Vocabulary, *, output: bool = False) -> TokenVectors:
-        """The helper's own rows of the target's tokens of text, without a copy; tokens that it has not, or as rows of zeros, are left out."""
+        """The helper's own rows of the target's tokens of text, without a copy; tokens that it lacks, or has as rows of zeros, are left out."""
         matrix = self.output_rows if output and self.output_rows is not None else self.input_rows
         source_ids = map_vocabulary(self.vocabulary, target).source_ids
         is_known = (source_ids >= 0) & target.is_text

@@ -173,7 +173,7 @@ class Vocabulary:
         """A name for each id that depends on its meaning alone: equal under any spelling and any order of the vocabulary.
 
         Text reads as itself with `▁` for a space; bytes that are not UTF-8 become private characters, so that n-grams of
-        characters stay meaningful.  Tokens of the same bytes are told apart by their kind and their rank among equals.
+        characters stay meaningful.  Tokens of the same bytes are distinguished by their kind and their rank among equals.
         """
         made, blocks, hashes = self._keys_without_ranks(), [], []
         while block := list(islice(made, _BLOCK_TOKENS)):
