@@ -44,7 +44,7 @@ def collect(
     Memory: one document in each worker, or 256 rows of Parquet.
 
     Args:
-        reading: limits and whether bad input is passed over; keys and separators are the sources' own.
+        reading: limits and whether bad input is skipped; keys and separators are the sources' own.
         new_ids: every document gets the id CORPUS/FILE:LINE; the one it had becomes its `original_id`.
 
     Raises:

@@ -213,7 +213,7 @@ def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, 
 
 
 def _protecting(scanner: Scanner, n: int = OnionSettings.n) -> Scanner:
-    # A line that is passed over here would be a hole nobody sees; lines are documents, since any string of these files counts.
+    # A line that is skipped here would be a hole nobody sees; lines are documents, since any string of these files counts.
     reading = replace(scanner.reading, skip_bad=False, separator=scanner.reading.separator or "line")
     return Scanner(reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
 

@@ -90,7 +90,7 @@ def describe(dataset: Dataset) -> str:
          f"{shard['text_bytes']:,}", f"{shard['num_tokens']:,}", f"{shard['text_bytes'] / max(1, shard['num_tokens']):.2f}"]
         for shard in dataset.manifest.facts.get("shards", [])
     ]  # fmt: skip
-    header = ("file", "documents", "empty", "passed over", "bytes", "tokens", "bytes/token")
+    header = ("file", "documents", "empty", "skipped", "bytes", "tokens", "bytes/token")
     return text + "\n" + markdown_table(header, rows) + "\n"
 
 

@@ -108,7 +108,7 @@ def _figures_of(directory: Path, text_key: str, url_key: str) -> list[CorpusFigu
 
 
 def reasons(counts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Documents and characters by what was done (removed, changed, passed over, not judged) and why, the most documents first."""
+    """Documents and characters by what was done (removed, changed, skipped, not judged) and why, the most documents first."""
     rows = {
         (what, reason): (change["documents"], change["characters"])
         for key, what in WHAT_WAS_DONE.items()

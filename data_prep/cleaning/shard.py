@@ -27,7 +27,7 @@ from data_prep.sharing.shards import JsonLinesWriter, file_state, finish_shard, 
 PROBLEM_RUNS = "problem runs"
 OTHER_PARAGRAPHS = "paragraphs in other languages"
 NO_PARAGRAPH = "no paragraph"  # is left of a text in others
-WHAT_WAS_DONE = {"changed": "changed", "removed": "removed", "bad_input": "passed over", "not_judged": "not judged"}
+WHAT_WAS_DONE = {"changed": "changed", "removed": "removed", "bad_input": "skipped", "not_judged": "not judged"}
 _MAX_SAMPLES = 5
 _CONTEXT = 30
 _STRETCH = 1024
@@ -211,7 +211,7 @@ def clean_shard(shard: Shard, rules: CleanRules, reading: Reading) -> CleanCount
         bad: list[BadInput] = []
         for block in reading.blocks(shard.path, bad):
             cleaner.take(block, kept_file, removed_file)
-    cleaner.pass_over(bad)
+    cleaner.skip(bad)
     cleaner.samples.write(shard.samples_path)
     cleaner.ids.save(shard.ids_path)
     finish_shard(done, state, {"counts": asdict(cleaner.counts)}, indent=1)
@@ -301,7 +301,7 @@ class _Cleaner:
         identity, line = block.identity(number, self._file_name), int(block.lines[number])
         removed_file.write({"id": identity, "file": self._file_name, "line": line, "reason": reason, "detail": detail})
 
-    def pass_over(self, bad: Iterable[BadInput]) -> None:
+    def skip(self, bad: Iterable[BadInput]) -> None:
         """Count what could not be read."""
         for item in bad:
             sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}

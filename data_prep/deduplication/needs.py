@@ -119,7 +119,7 @@ def file_bytes(num_paragraphs: float, num_documents: float, *, removed: float = 
     """Memory with two passes that grows with the file at hand, beside that of a task.
 
     Args:
-        removed: share of the paragraphs that go, which nobody knows before.
+        removed: share of the paragraphs that are removed, which is not known before.
     """
     deciding = _DECIDING_BYTES[0] * num_paragraphs + _DECIDING_BYTES[1] * num_documents
     writing = _WRITING_BYTES[0] * num_paragraphs * removed + _WRITING_BYTES[1] * num_documents

@@ -276,7 +276,7 @@ def report(names: Sequence[str], counts: Sequence[DedupCounts]) -> str:
         text += "\nRemoved, by the corpus that has it already:\n\n"
         text += markdown_table(("from", "repeats", "reason", "paragraphs", "tokens", "MB"), pairs, text_columns=3) + "\n"
     if total.bad_input:
-        text += "\nPassed over: " + ", ".join(f"{count:,} x {reason}" for reason, count in sorted(total.bad_input.items())) + "\n\n"
+        text += "\nSkipped: " + ", ".join(f"{count:,} x {reason}" for reason, count in sorted(total.bad_input.items())) + "\n\n"
         text += "".join(f"- {message}\n" for message in total.messages)
     return text
 

@@ -136,7 +136,7 @@ def probability(similarity: float, bands: int, rows: int) -> float:
 
 
 def bands_and_rows(share: float, recall: float = DEFAULT_RECALL) -> tuple[int, int]:
-    """The most rows, and so the fewest vain comparisons, with which pairs of some similarity are found as surely as they shall be.
+    """The most rows, and so the fewest unnecessary comparisons, with which pairs of some similarity are found as surely as they shall be.
 
     Raises:
         ValueError: if no signature finds them so surely.

@@ -166,7 +166,7 @@ def totals(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def dataset_summary(output_dir: Path, manifest: Manifest) -> str:
-    """What is in a dataset, as a sentence, and what was passed over."""
+    """What is in a dataset, as a sentence, and what was skipped."""
     facts = manifest.facts
     text = (
         f"{output_dir}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"

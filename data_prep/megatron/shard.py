@@ -46,7 +46,7 @@ class ShardRecord:
         num_empty_documents: of nothing but white space, left out.
         num_tokens: with what stands in front of each document and the end-of-text token behind it.
         text_bytes: of the documents' UTF-8.
-        bad_input: reasons why parts were passed over, and how often.
+        bad_input: reasons why parts were skipped, and how often.
         bad_samples: the first of them, as sentences.
         digest: of the tokens on disk.
         samples: number within the shard and text of some documents, for the check at the end.

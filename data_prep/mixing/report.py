@@ -12,7 +12,7 @@ from common.tables import markdown_table
 BLEND = "blend.json"
 MEGATRON = "megatron"  # folder of a mixture for its data sets
 HELD_OUT = "validation"
-UNDETERMINED = "und"  # ISO 639, of a language that nobody named
+UNDETERMINED = "und"  # ISO 639, of an unnamed language
 
 
 @dataclass(frozen=True)

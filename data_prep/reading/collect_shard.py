@@ -147,7 +147,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
 
 
 def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice: Sequence[str]) -> str:
-    """The corpus table in Markdown, with what was passed over."""
+    """The corpus table in Markdown, with what was skipped."""
     total = CollectCounts()
     rows = []
     for source in sources:
@@ -156,13 +156,13 @@ def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice
         facts = (corpus.language, corpus.domain, corpus.licence, corpus.source)
         rows.append([corpus.name, *(fact or "-" for fact in facts), *_numbers(count)])
     rows.append(["all", "", "", "", "", *_numbers(total)])
-    header = ("corpus", "language", "domain", "licence", "source", "documents", "empty", "passed over", "words", "MB")
+    header = ("corpus", "language", "domain", "licence", "source", "documents", "empty", "skipped", "words", "MB")
     text = "# Corpora\n\n" + markdown_table(header, rows, text_columns=5) + "\n"
     for source in sources:
         if source.corpus.other_files:
             text += f"\nNot read in the folders of {source.corpus.name}: {', '.join(source.corpus.other_files)}\n"
     if total.messages:
-        text += "\nPassed over:\n\n" + "".join(f"- {message}\n" for message in total.messages)
+        text += "\nSkipped:\n\n" + "".join(f"- {message}\n" for message in total.messages)
     if twice:
         text += f"\nIds used twice: {len(twice):,}, the first: {twice[0]}\n"
     return text

@@ -42,7 +42,7 @@ class Document(NamedTuple):
 
 
 class BadInput(NamedTuple):
-    """A part of a file that could not be read and was passed over.
+    """A part of a file that could not be read and was skipped.
 
     Attributes:
         line: where it is, from 1.
@@ -200,7 +200,7 @@ def read_documents(
     Args:
         text_key: the key of the text in a JSON line; None takes all strings of the line as its text, one below the other.
         max_document_bytes: refuse longer lines and documents after reading no more than that; None for no limit.
-        on_bad: told of each line (or rest of a compressed file) that cannot be read, which is then passed over; None makes it
+        on_bad: told of each line (or rest of a compressed file) that cannot be read, which is then skipped; None makes it
             an error.
 
     Raises:

@@ -72,7 +72,7 @@ def read_sets(names: Sequence[str] | None = None) -> list[EvaluationSet]:
     """Entries of the table, in the order asked for; None for all.
 
     Raises:
-        ValueError: for a name that the table has not.
+        ValueError: for a name that is not in the table.
     """
     table = read_yaml(EVALUATION_TABLE)
     unknown = [name for name in names or () if name not in table]

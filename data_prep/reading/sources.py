@@ -121,7 +121,7 @@ def stream(dataset: HuggingFace, reading: Reading, *, num_shards: int, index: in
 
     Args:
         num_shards, index: which part of the dataset's own files.
-        bad: receives what was passed over.
+        bad: receives what was skipped.
 
     Raises:
         ValueError: if the dataset cannot be read, or a row has no text and `reading` does not skip it.

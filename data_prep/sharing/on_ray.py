@@ -241,7 +241,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 
 def _require_listener(address: str) -> None:
-    """Refuse HOST:PORT where nobody listens at once; Ray itself tries for minutes."""
+    """Refuse at once a HOST:PORT that does not answer; Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal():
         return

@@ -27,7 +27,7 @@ from data_prep.sharing.shards import ordered_map
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read; `skip_bad` passes over what cannot be read."""
+    """How files are read; `skip_bad` skips what cannot be read."""
 
     text_key: str = "text"
     separator: str | None = None
@@ -52,7 +52,7 @@ class Reading:
         """Yield the documents of a file.
 
         Args:
-            bad: receives what was passed over.
+            bad: receives what was skipped.
             text_key: in place of the usual one.
             progress: told of the bytes read from disk.
         """

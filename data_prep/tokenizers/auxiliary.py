@@ -29,7 +29,7 @@ def train_candidates(description: Mapping[str, Any], sentences: Iterable[str], *
 
     Args:
         description: content of a tokenizer.json.
-        num_tokens: as many as this, or fewer where the text has not so many.
+        num_tokens: as many as this, or fewer where the text has fewer.
 
     Raises:
         ValueError: if the tokenizer is of an unknown kind.

@@ -26,7 +26,7 @@ _UNKNOWN = "\0unknown"  # before a letter that the old tokenizer has no token fo
 def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], num_new: int) -> Extension:
     """Learn so many merges more, one new token each, and append them.
 
-    A letter that the tokenizer has not becomes a token when it is as frequent as a pair.  A pair is passed over that would make a token which the tokenizer has already and comes to by other merges: with it text would be cut
+    A letter that the tokenizer lacks becomes a token when it is as frequent as a pair.  A pair is skipped that would make a token which the tokenizer has already and comes to by other merges: with it text would be cut
     otherwise without any new token.  Of equally frequent pairs the first in the order of their spelling is taken, so that the same sentences
     give the same tokens.
 
@@ -58,7 +58,7 @@ def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], nu
             )
         token = "".join(pair).removeprefix(_UNKNOWN)
         if token in vocabulary or bytes_of(token, spelling) in known:
-            words.pass_over(pair)
+            words.skip(pair)
             continue
         vocabulary[token] = first_id + len(tokens)
         known.add(bytes_of(token, spelling))
@@ -74,7 +74,7 @@ def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], nu
 def _pieces(description: Mapping[str, Any], sentences: Iterable[str]) -> Counter[tuple[str, ...]]:
     """The words of the sentences as the old tokenizer cuts them, with their numbers.
 
-    A letter that it has not, and would spell in bytes or lose, stands behind the sign for unknown ones, to which it can be joined and nothing else.
+    A letter that it lacks, and would spell in bytes or lose, stands behind the sign for unknown ones, to which it can be joined and nothing else.
     """
     from tokenizers import Tokenizer
 
@@ -119,7 +119,7 @@ class _Words:
             heapq.heappop(self._heap)
         return None
 
-    def pass_over(self, pair: tuple[str, str]) -> None:
+    def skip(self, pair: tuple[str, str]) -> None:
         """Never give this pair again."""
         self._passed.add(pair)
 

@@ -253,7 +253,7 @@ class _MergeRules:
 
     def steps_to(self, token: str) -> list[str]:
         vocabulary = self._model["vocab"]
-        # A character that the vocabulary has not is a symbol as soon as it is a token.
+        # A character that the vocabulary lacks is a symbol as soon as it is a token.
         steps = [character for character in dict.fromkeys(token) if character not in vocabulary]
         new_ranks: dict[tuple[str, str], int] = {}
         ranks = ChainMap(new_ranks, self._ranks)

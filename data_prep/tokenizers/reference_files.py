@@ -82,7 +82,7 @@ def read_lexicon(path: Path, columns: Sequence[int] = (1,)) -> frozenset[str]:
     """All words in some columns of a tab-separated file, in lower case.
 
     Args:
-        columns: counted from 1; a line without one of them is passed over there.
+        columns: counted from 1; a line without one of them is skipped there.
 
     Raises:
         ValueError: if the file is missing, no UTF-8, or has no word in those columns.

@@ -74,7 +74,7 @@ def read_settings(model_proto: bytes) -> Settings:
 def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a folder without tokenizer.json.
 
-    Its ids are compared with SentencePiece's on hostile texts and where pieces overlap themselves.
+    Its ids are compared with SentencePiece's on adversarial texts and where pieces overlap themselves.
 
     Raises:
         ValueError: if the file is broken, of another kind, would give other ids, or is of a class with a table of ids that is not known here.

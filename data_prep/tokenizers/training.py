@@ -17,7 +17,7 @@ from data_prep.tokenizers.protobuf import Field, bytes_field, float_field, int_f
 from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS
 
 KINDS = ("bpe", "unigram", "byte-level")
-# As in OPT, so that a model configuration that nobody adapted still names the right tokens.
+# As in OPT, so that an unchanged model configuration still names the right tokens.
 SPECIAL_TOKEN_IDS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 _MAX_UTF8_BYTES = 4
