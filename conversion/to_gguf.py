@@ -85,7 +85,7 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
 def _rule(tokenizer: PreTrainedTokenizerBase, source: Path) -> str | None:
     """llama.cpp's name for how a byte-level tokenizer cuts words; None for the other kinds, of which it does not ask."""
     from conversion.gguf.tokenizer import is_byte_level, word_rule_of
-    from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+    from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 
     backend = tokenizer.backend_tokenizer
     if type(backend.model).__name__ == "Unigram":
@@ -93,7 +93,7 @@ def _rule(tokenizer: PreTrainedTokenizerBase, source: Path) -> str | None:
             f"the tokenizer of {source} is a Unigram model, which llama.cpp would cut by the merges of a BPE model into other tokens; serve this"
             " checkpoint with vLLM or transformers, or train the tokenizer with --model bpe or byte-level"
         )
-    return word_rule_of(backend, HOSTILE_TEXTS) if is_byte_level(backend) else None
+    return word_rule_of(backend, ADVERSARIAL_TEXTS) if is_byte_level(backend) else None
 
 
 def _run(script: Path, rule: str | None, arguments: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ def _compare(file: GGUFFile, checkpoint: HFCheckpoint, tokenizer: PreTrainedToke
     """
     from conversion.gguf.architectures import ARCHITECTURES
     from conversion.gguf.tokenizer import read_tokenizer
-    from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+    from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 
     source = str(file.path)
     checked = []
@@ -131,7 +131,7 @@ def _compare(file: GGUFFile, checkpoint: HFCheckpoint, tokenizer: PreTrainedToke
         checked += _compare_model(file, checkpoint, kind)
     read = read_tokenizer(file.metadata, source)
     # Whether a text that spells a special token is that token, a caller of llama.cpp decides (parse_special); here the tokenizer does.
-    plain = [text for text in (*HOSTILE_TEXTS, *texts) if not any(token in text for token in tokenizer.all_special_tokens)]
+    plain = [text for text in (*ADVERSARIAL_TEXTS, *texts) if not any(token in text for token in tokenizer.all_special_tokens)]
     for text in plain:
         for with_special in (True, False):
             expected = tokenizer(text, add_special_tokens=with_special).input_ids

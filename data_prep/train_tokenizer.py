@@ -24,7 +24,7 @@ from data_prep.reading.documents import SUFFIXES_IN_WORDS, Documents, add_format
 from data_prep.sharing import on_ray
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from data_prep.tokenizers.sentencepiece_to_hf import MASK_TOKEN, add_mask_token, export, require_equal_ids, write_fast_tokenizer
 from data_prep.tokenizers.training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import WordCounts, count_words
@@ -125,7 +125,7 @@ def _write(directory: Path, kind: str, model: bytes | str, counts: WordCounts, *
     else:
         write_fast_tokenizer(model, SPECIAL_TOKENS, directory)
         tokenizer = load_tokenizer(directory)
-        for text in (*HOSTILE_TEXTS, *counts.joints):
+        for text in (*ADVERSARIAL_TEXTS, *counts.joints):
             if tokenizer.decode(tokenizer.encode(text)) != text:
                 raise AssertionError(f"the byte-level tokenizer does not give back {text!r}")
     ids = dict(SPECIAL_TOKEN_IDS)

@@ -83,7 +83,7 @@ def recipe_sources_page() -> str:
     """Every setting of the published runs with its source, from the comments of their YAML files."""
     from recipes.sources import tables
 
-    return f"# Sources of every setting\n\n\"Our choice\" marks what a paper leaves open.\n\n{tables()}\n"
+    return f'# Sources of every setting\n\n"Our choice" marks what a paper leaves open.\n\n{tables()}\n'
 
 
 def recipe_keys_page() -> str:

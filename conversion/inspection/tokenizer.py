@@ -14,13 +14,13 @@ from conversion.inspection.description import Description
 from data_prep.tokenizers.files import TOKENIZER_FILES, backend_rows, foreign_tokenizer, load_tokenizer, tokenizer_files
 from data_prep.tokenizers.plain_tokenizer import read_plain_backend
 from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _TEXTS = (
-    *HOSTILE_TEXTS,
+    *ADVERSARIAL_TEXTS,
     "Čez cesto je šla žaba, 12.345 ljudi je štelo do 100.000!",
     "It's 5 o'clock; they've got 1234567 apples (and pears).",
     "Straße, façade, naïve, Þórr, żółć, đuveč, ćevapčići",

@@ -12,7 +12,7 @@ SPACE = "▁"
 # Worse than any spelling in ordinary pieces, whose scores are logarithms of shares, about -20 at the lowest.
 _HIDDEN_SCORE = -1e4
 # What tokenizers are known to disagree on.
-HOSTILE_TEXTS = (
+ADVERSARIAL_TEXTS = (
     "", " ", "  ", " a", "a ", "  a  b  ", "a\u00a0b\u3000c\u2028d", "\n", "\n\n a\n", "a\tb\r\nc", "\0", "a\0b",
     SPACE, f"{SPACE}a", f" {SPACE}", "<s>", "</s>", "<pad>", "<unk>", "a</s>b", " </s> ", "<s> a </s>", "<0x0A>", "<0xZZ>",
     "č", "c\u030c", "\u030c", " \u030ca", "\u1e9b\u0323", "ﬁ½…²", "ＡＢＣ", "\ufeffa", "\u200b", "a\u00adb", "\u2585", "\ufffd", "\ufffe",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.plain_files import read_json
 from data_prep.tokenizers.protobuf import read_fields
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE, equal_rivals, hf_tokenizer, split_in_two_ways
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS, SPACE, equal_rivals, hf_tokenizer, split_in_two_ways
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -107,7 +107,7 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     _add_tokens(backend, directory, config)
     specials = _specials(model, config, is_xlm_r=is_xlm_r)
     _surround(backend, specials, config, is_xlm_r=is_xlm_r)
-    texts = [*HOSTILE_TEXTS, *_CLUSTERS, *(split_in_two_ways(model) if is_bpe else ())]
+    texts = [*ADVERSARIAL_TEXTS, *_CLUSTERS, *(split_in_two_ways(model) if is_bpe else ())]
     _require_equal_ids(model, backend, path, texts, is_xlm_r=is_xlm_r)
     if config.get("legacy") is False:
         _prefix_first_only(backend, settings, config)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.reading.documents import batches
 from data_prep.tokenizers.files import load_tokenizer
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, hf_tokenizer
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS, hf_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -78,7 +78,7 @@ def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokeni
     """Compare `tokenizer.model` with the tokenizer that `AutoTokenizer` loads from a directory, and return the latter.
 
     Args:
-        texts: compared whole and line by line, beside `HOSTILE_TEXTS`.
+        texts: compared whole and line by line, beside `ADVERSARIAL_TEXTS`.
 
     Raises:
         ValueError: naming the first line (or else text) with different ids, and both lists of ids.
@@ -92,7 +92,7 @@ def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokeni
         encodings = tokenizer.backend_tokenizer.encode_batch_fast(units)
         return model.encode(units, num_threads=len(os.sched_getaffinity(0))), [encoding.ids for encoding in encodings]
 
-    for batch in batches(chain(HOSTILE_TEXTS, texts), _BATCH_CHARACTERS):
+    for batch in batches(chain(ADVERSARIAL_TEXTS, texts), _BATCH_CHARACTERS):
         lines = [line for text in batch for line in text.split("\n")]
         # Both cut a text before each space, so alone a line differs from its place in a text by its first word only.
         first_words = list({line.partition(" ")[0] for line in lines})

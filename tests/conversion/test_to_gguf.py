@@ -22,7 +22,7 @@ from conversion import from_gguf
 from conversion.gguf.tokenizer import WORD_RULES, read_tokenizer, word_rule_of
 from conversion.to_gguf import export
 from data_prep.reading.documents import Documents
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.gguf_files import write_gguf
@@ -64,11 +64,11 @@ def _llama_cpp(directory: Path, model: Any, metadata: dict[str, Any]) -> Path:
 def test_a_rule_is_told_by_the_words_that_it_makes(name: str) -> None:
     metadata = {f"tokenizer.ggml.{key}": value for key, value in tiny_tokenizer(pre=name).items()}
     backend = read_tokenizer(metadata, "here").backend_tokenizer
-    assert word_rule_of(backend, HOSTILE_TEXTS) == name
+    assert word_rule_of(backend, ADVERSARIAL_TEXTS) == name
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(r"\p{L}+"), "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]
     )
-    assert word_rule_of(backend, HOSTILE_TEXTS) is None
+    assert word_rule_of(backend, ADVERSARIAL_TEXTS) is None
 
 
 def test_a_file_that_says_the_same_is_kept(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from common.artifacts import check_files, read_manifest
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS, SPACE
 from data_prep.tokenizers.sentencepiece_to_hf import export, require_equal_ids
 from data_prep.tokenizers.training import train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS, WordCounts, count_texts, count_words
@@ -62,7 +62,7 @@ def test_loads_as_a_fast_tokenizer_with_the_promised_ids(tokenizer: PreTrainedTo
     assert not {0, 1, 2, 3} & set(encoded["input_ids"]), "no special token is added"
 
 
-@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+@pytest.mark.parametrize("text", ADVERSARIAL_TEXTS, ids=range(len(ADVERSARIAL_TEXTS)))
 def test_hostile_text(model: sentencepiece.SentencePieceProcessor, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     ids = tokenizer(text)["input_ids"]
     assert ids == tokenizer.encode(text) == model.encode(text)
@@ -91,13 +91,13 @@ def test_saving_the_loaded_tokenizer_keeps_it(tokenizer: PreTrainedTokenizerFast
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(str(tmp_path))
     assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
-    assert list(map(again.encode, HOSTILE_TEXTS)) == list(map(tokenizer.encode, HOSTILE_TEXTS))
+    assert list(map(again.encode, ADVERSARIAL_TEXTS)) == list(map(tokenizer.encode, ADVERSARIAL_TEXTS))
 
 
 def test_without_fallback_unknown_characters_are_unk_and_line_breaks_are_kept(without_fallback: Path) -> None:
     model = sentencepiece.SentencePieceProcessor(model_file=str(without_fallback / "tokenizer.model"))
     tokenizer = load_tokenizer(without_fallback)
-    for text in HOSTILE_TEXTS:
+    for text in ADVERSARIAL_TEXTS:
         assert tokenizer(text)["input_ids"] == model.encode(text)
     assert tokenizer.decode(tokenizer.encode("dan\n\tnoč")) == "dan\n\tnoč"
     assert tokenizer.encode("😀😀 漢").count(3) == 2, "one <unk> for neighbouring unknown characters, as in SentencePiece"
@@ -125,7 +125,7 @@ def test_a_mask_token_is_the_last_id(kind: str, slovene_text: Path, tmp_path: Pa
     assert masked.mask_token_id == 599 == len(plain) and len(masked) == 600 == with_mask["vocab_size"]
     assert with_mask["special_token_ids"] == {**without["special_token_ids"], "<mask>": 599}
     assert with_mask["tokenizer_digest"] == tokenizer_digest(masked)
-    for text in (*HOSTILE_TEXTS, "a <mask> b"):
+    for text in (*ADVERSARIAL_TEXTS, "a <mask> b"):
         assert masked.encode(text) == plain.encode(text)
     assert masked.decode(masked.encode("a <mask> b")) == "a <mask> b"
 
@@ -201,7 +201,7 @@ def test_several_tokenizers_from_one_reading(slovene_text: Path, tmp_path: Path,
         assert found.facts == manifest.facts["tokenizers"][name]
         assert len(tokenizer) == found.facts["vocab_size"] == int(name.rpartition("-")[2])
         assert (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2, 3)
-        for text in HOSTILE_TEXTS:
+        for text in ADVERSARIAL_TEXTS:
             ids = tokenizer.encode(text)
             assert tokenizer.decode(ids) == (text if name.startswith("byte") else text.replace(SPACE, " "))
             assert not {0, 1, 2, 3} & set(ids)

@@ -18,7 +18,7 @@ from data_prep.megatron.word_encoder import SOURCE, LibraryEncoder, NativeRules,
 from data_prep.megatron.word_rules import _INERT, LETTER, NUMBER, WHITE_SPACE, NotExactError, categories, word_rules
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
 
@@ -185,7 +185,7 @@ WORDS = st.one_of(
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=1, max_size=3))
-@example(texts=list(HOSTILE_TEXTS))
+@example(texts=list(ADVERSARIAL_TEXTS))
 @pytest.mark.some(5)
 def test_ids_are_the_librarys_on_random_text(name: str, texts: list[str]) -> None:
     require_equal(name, texts)
@@ -317,7 +317,7 @@ def test_ids_of_a_trained_tokenizer_are_those_of_sentencepiece(tokenizer_dir: Pa
     tokenizer = load_tokenizer(directory).backend_tokenizer
     encoder = word_encoder(tokenizer)
     assert isinstance(encoder, WordEncoder)
-    texts = [*HOSTILE_TEXTS, *LINES, "\n".join(LINES)]
+    texts = [*ADVERSARIAL_TEXTS, *LINES, "\n".join(LINES)]
     ids, lengths = encoder.encode(texts, END)
     rows = [row.tolist()[:-1] for row in np.split(ids, np.cumsum(lengths)[:-1])]
     assert rows == reference.encode(texts)

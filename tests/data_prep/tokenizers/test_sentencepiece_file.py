@@ -17,7 +17,7 @@ from transformers import LlamaTokenizer, XLMRobertaTokenizer
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
 from data_prep.tokenizers.protobuf import provide_sentencepiece_messages
-from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from data_prep.tokenizers.sentencepiece_file import read_settings
 from tests.data_prep.packed import refusal
 from tests.processes import ROOT
@@ -60,7 +60,7 @@ def test_like_llama(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(directory)
     published = LlamaTokenizer(str(directory / "tokenizer.model"), legacy=True)
     assert len(tokenizer) == len(published) == 700
-    for text in [*TEXTS, *(text for text in HOSTILE_TEXTS if "<" not in text and "▁" not in text)]:
+    for text in [*TEXTS, *(text for text in ADVERSARIAL_TEXTS if "<" not in text and "▁" not in text)]:
         expected = published.sp_model.encode(text)
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == expected
         assert tokenizer(text)["input_ids"] == [1, *expected]  # <s> by the class's default
