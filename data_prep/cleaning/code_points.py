@@ -42,9 +42,9 @@ def _tables() -> dict[str, NDArray[Any]]:
     path = native.cache_dir() / f"code_points-{key[:16]}.npz"
     try:
         with np.load(path) as kept:
-            return {name: kept[name] for name in ("kinds", "dirt", "lower")}
+            return {name: kept[name] for name in ("kinds", "noise", "lower")}
     except (OSError, ValueError, KeyError, BadZipFile):
-        made: dict[str, NDArray[Any]] = {"kinds": _kinds(), "dirt": _dirt(), "lower": _lower()}
+        made: dict[str, NDArray[Any]] = {"kinds": _kinds(), "noise": _noise(), "lower": _lower()}
         with suppress(OSError):  # no place to keep them is no reason to stop
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -71,12 +71,12 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 @cache
-def dirt() -> NDArray[np.uint16]:
+def noise() -> NDArray[np.uint16]:
     """What each code point of the tables asks for, (TABLE_SIZE,): the repairs of `text_hygiene`, and the signs of text decoded wrongly."""
-    return _tables()["dirt"]
+    return _tables()["noise"]
 
 
-def _dirt() -> NDArray[np.uint16]:
+def _noise() -> NDArray[np.uint16]:
     from data_prep.cleaning.mojibake import FOLLOWERS, LEADS, LONG_LEADS
 
     everything = "".join(map(chr, range(TABLE_SIZE)))

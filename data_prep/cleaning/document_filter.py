@@ -1,6 +1,6 @@
 """The filters applied to one document: repairs, removal of boilerplate lines and personal data, then the document rules.
 
-What a text may need is found in one pass over its bytes (`Measurer.dirt`); most texts need next to nothing, and no expression is tried on those.
+What a text may need is found in one pass over its bytes (`Measurer.noise`); most texts need next to nothing, and no expression is tried on those.
 """
 
 from __future__ import annotations
@@ -49,42 +49,42 @@ class DocumentFilter:
         self._repeated = repeated
         self._same_text = (SameText(SAME_TEXT, self.settings.same_text),) if self.settings.same_text else ()
 
-    def dirt(self, text: bytes, offsets: NDArray[np.int64] | None = None) -> list[int]:
-        """What texts may need, for `repair`; see `Measurer.dirt`."""
-        return self._measurer.dirt(text, offsets).tolist()
+    def noise(self, text: bytes, offsets: NDArray[np.int64] | None = None) -> list[int]:
+        """What texts may need, for `repair`; see `Measurer.noise`."""
+        return self._measurer.noise(text, offsets).tolist()
 
-    def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
+    def repair(self, text: str, noise: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.
 
         Args:
-            dirt: of it.
+            noise: of it.
             steps: of hygiene, in order; the last is that of white space.
             changed: told of each step that changed something, its text before and after.
             taken: told of each kind of line and the lines that were taken.
         """
         if (
             self.settings.mojibake
-            and (dirt & LEAD or mojibake.repair_code_page(text) is not text)
+            and (noise & LEAD or mojibake.repair_code_page(text) is not text)
             and (repaired := mojibake.repair(text)) != text
         ):
             changed(MOJIBAKE, text, repaired)
             text = repaired
-            dirt = self.dirt(text.encode())[0]
+            noise = self.noise(text.encode())[0]
         was = text
         *before, (last, white_space) = steps.items()
         for reason, step in before:
-            if reason not in _ASKS or dirt & _ASKS[reason]:
+            if reason not in _ASKS or noise & _ASKS[reason]:
                 text = _done(reason, step, text, changed)
-        if self.settings.markup and dirt & MARKUP:
+        if self.settings.markup and noise & MARKUP:
             text = _done(MARKUP_STEP, without_markup, text, changed)
-        if dirt & _SPACE or text is not was:
+        if noise & _SPACE or text is not was:
             text = _done(last, white_space, text, changed)
         if text is not was:
-            dirt |= self.dirt(text.encode())[0]  # what was taken out may have parted a number
+            noise |= self.noise(text.encode())[0]  # what was taken out may have parted a number
         was = text
         refused = next((rule.name for rule in self.settings.phrases if rule.reason(Text(text)) is not None), None)
-        text = self._lines(text, dirt, changed, taken)
-        if self.settings.personal_data and (dirt & (ADDRESS | NUMBER) or self._has_own_personal_data):
+        text = self._lines(text, noise, changed, taken)
+        if self.settings.personal_data and (noise & (ADDRESS | NUMBER) or self._has_own_personal_data):
             hidden, found, dropped = masked(text, self.settings.personal_data, self.settings.replacement)
             if found:
                 # No sample of these: it would be the very thing that is to be kept out.
@@ -128,9 +128,9 @@ class DocumentFilter:
             if line.strip() and not line.startswith("#")
         )
 
-    def _lines(self, text: str, dirt: int, changed: Changed, taken: Taken) -> str:
+    def _lines(self, text: str, noise: int, changed: Changed, taken: Taken) -> str:
         few = self.settings.max_hole_share
-        holes = few is not None and dirt & HOLE != 0 and text.count("\ufffd") <= few * len(text)
+        holes = few is not None and noise & HOLE != 0 and text.count("\ufffd") <= few * len(text)
         if not (self.settings.lines or holes or self._repeated):
             return text
         max_words = (self.settings.repeated_lines or {}).get("max_words", math.inf)

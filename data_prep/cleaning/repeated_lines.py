@@ -36,9 +36,9 @@ def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading)
     waiting: list[NDArray[np.uint64]] = []
     for block in reading.blocks(path, []):
         num_documents += len(block)
-        for data, dirt in zip(block.texts(), measurer.dirt(block.text, block.offsets).tolist()):
+        for data, noise in zip(block.texts(), measurer.noise(block.text, block.offsets).tolist()):
             text = data.decode()
-            waiting.append(_short_lines(white_space(line_ends(text)) if dirt & (LINE_END | SPACING) else text, max_words))
+            waiting.append(_short_lines(white_space(line_ends(text)) if noise & (LINE_END | SPACING) else text, max_words))
             size += len(waiting[-1])
         if size > max(_MANY, len(lines)):
             lines, documents = _counted(lines, documents, waiting)

@@ -248,8 +248,8 @@ class _Cleaner:
     def take(self, block: Block, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
         """Clean some documents and write them, or why they went."""
         self._note_ids(block)
-        dirt = self._filter.dirt(block.text, block.offsets)
-        documents = [self._repaired(block, number, data.decode(), bits) for number, (data, bits) in enumerate(zip(block.texts(), dirt))]
+        noise = self._filter.noise(block.text, block.offsets)
+        documents = [self._repaired(block, number, data.decode(), bits) for number, (data, bits) in enumerate(zip(block.texts(), noise))]
         asked = [document for document in documents if document.refused is None]
         refusals = self._filter.refusals([document.text for document in asked], [document.language for document in asked])
         for document, refused in zip(asked, refusals):
@@ -307,7 +307,7 @@ class _Cleaner:
             sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}
             _count(self.counts.bad_input.setdefault(item.reason, Change()), 0, sample)
 
-    def _repaired(self, block: Block, number: int, before: str, dirt: int) -> _Document:
+    def _repaired(self, block: Block, number: int, before: str, noise: int) -> _Document:
         """A document as it is to be asked the rules, or is refused already."""
         self._place = f"{self._file_name}:{block.lines[number]}"
         if self._asks_for_fields:
@@ -316,7 +316,7 @@ class _Cleaner:
                 return _Document(before, ("blocked address", site))
             if (refused := self._scores.refuses_fields(fields, self._not_judged)) is not None:
                 return _Document(before, refused)
-        text, reason = self._filter.repair(before, dirt, self._steps, self._changed, self._taken)
+        text, reason = self._filter.repair(before, noise, self._steps, self._changed, self._taken)
         found = _Document(text, (reason, "") if reason is not None else self._rules.lengths.refuse(text), self._language or None)
         if found.refused is None and self._languages is not None:
             self._ask_for_language(found, self._languages)

@@ -15,7 +15,7 @@
 
 /* What a code point is: bits of `kinds`, as in text_measures.py. */
 enum { LETTER = 1, DIGIT = 2, SPACE = 4, TERMINAL = 8, CLOSING = 16, UNSPACED = 32, BULLET = 64, UPPER = 128 };
-/* What asks for a repair: bits of `dirt`, and of the result of `text_dirt`. */
+/* What asks for a repair: bits of `noise`, and of the result of `text_noise`. */
 enum { LINE_END = 1, CONTROL = 2, INVISIBLE = 4, FORM = 8, SPACING = 16, LEAD = 32, FOLLOWER = 64, HOLE = 128, LONG_LEAD = 256 };
 enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10 };
 
@@ -24,7 +24,7 @@ enum { FIRST_BULLET = 1, ENDS_TERMINAL = 2, ENDS_ELLIPSIS = 4 };
 
 typedef struct { /* of one language */
     const uint8_t *kinds;
-    const uint16_t *dirt;
+    const uint16_t *noise;
     const uint32_t *lower;
     const uint64_t *stop_words; /* open addressing, 0 is empty */
     uint64_t stop_mask;
@@ -70,7 +70,7 @@ static int may_be_number(const uint8_t *p, int64_t size) {
 }
 
 /* Which repairs a text may need: bits as above. */
-static uint32_t text_dirt(const Tables *t, const uint8_t *p, const uint8_t *end) {
+static uint32_t text_noise(const Tables *t, const uint8_t *p, const uint8_t *end) {
     uint32_t found = 0, before = '\n', before_that = '\n'; /* characters */
     uint16_t last = 0, last_but_one = 0;                   /* what these are, as far as it matters: LEAD, FOLLOWER, LONG_LEAD */
     int digits = 0, gap = 0;                               /* of a number, at most 7; characters since the last of them that may stand in one */
@@ -80,15 +80,15 @@ static uint32_t text_dirt(const Tables *t, const uint8_t *p, const uint8_t *end)
     while (p < end) {
         const uint8_t *at = p;
         uint32_t c = next_point(&p);
-        uint16_t dirt = c < TABLE_SIZE ? t->dirt[c] : 0;
+        uint16_t noise = c < TABLE_SIZE ? t->noise[c] : 0;
         if (c >= 0x80 || !(is_letter(c) || is_digit(c))) {
             if (at > plain && may_be_number(plain, at - plain)) found |= NUMBER;
             plain = p;
         }
-        found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE);
-        if ((dirt & FOLLOWER) && ((last & LEAD) || ((last & FOLLOWER) && (last_but_one & LONG_LEAD)))) found |= LEAD;
+        found |= noise & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE);
+        if ((noise & FOLLOWER) && ((last & LEAD) || ((last & FOLLOWER) && (last_but_one & LONG_LEAD)))) found |= LEAD;
         last_but_one = last;
-        last = dirt & (LEAD | FOLLOWER | LONG_LEAD);
+        last = noise & (LEAD | FOLLOWER | LONG_LEAD);
         if (c < 0x80) {
             if (is_digit(c)) {
                 if (++digits >= 7) {
@@ -481,7 +481,7 @@ int texts_measure(const Tables *t, const uint8_t *text, const int64_t *offsets, 
     return 1;
 }
 
-/* Which repairs each of some texts may need, likewise: `dirt` is (num_texts,). */
-void texts_dirt(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t *dirt) {
-    for (int64_t d = 0; d < num_texts; d++) dirt[d] = text_dirt(t, text + offsets[d], text + offsets[d + 1]);
+/* Which repairs each of some texts may need, likewise: `noise` is (num_texts,). */
+void texts_noise(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t *noise) {
+    for (int64_t d = 0; d < num_texts; d++) noise[d] = text_noise(t, text + offsets[d], text + offsets[d + 1]);
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common import native
 from common.native import address
-from data_prep.cleaning.code_points import dirt, folded, kinds, lower
+from data_prep.cleaning.code_points import noise, folded, kinds, lower
 
 SOURCE = Path(__file__).with_name("text_measures.c")
 ALL_NGRAMS = (2, 10)
@@ -91,21 +91,21 @@ class Measurer:
     def __init__(self, stop_words: Iterable[str] = ()) -> None:
         self._library = native.load(SOURCE)
         stop = _table_of_words({*map(folded, stop_words)})
-        self._held = (kinds(), dirt(), lower(), stop)  # the structure has only their places
+        self._held = (kinds(), noise(), lower(), stop)  # the structure has only their places
         self._tables = _Tables(*(array.ctypes.data for array in self._held), len(stop) - 1)
 
-    def dirt(self, text: bytes, offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint32]:
+    def noise(self, text: bytes, offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint32]:
         """(num_texts,) what texts may need (bits of `code_points`): UTF-8 of text d is text[offsets[d]:offsets[d + 1]]; without offsets it is one text."""
         offsets = _whole(text, offsets)
         found = np.empty(len(offsets) - 1, np.uint32)
-        self._library.texts_dirt(ctypes.byref(self._tables), text, address(offsets), ctypes.c_int64(len(found)), address(found))
+        self._library.texts_noise(ctypes.byref(self._tables), text, address(offsets), ctypes.c_int64(len(found)), address(found))
         return found
 
     def measures(self, text: bytes, offsets: NDArray[np.int64] | None = None, ngrams: tuple[int, int] = ALL_NGRAMS) -> NDArray[np.float64]:
         """(num_texts, num_measures) numbers of texts in the order of `Measures`.
 
         Args:
-            text, offsets: as for `dirt`.
+            text, offsets: as for `noise`.
             ngrams: the fewest and the most tokens of n-grams that are counted; numbers of others are 0.
 
         Raises:
@@ -129,7 +129,7 @@ def _whole(text: bytes, offsets: NDArray[np.int64] | None) -> NDArray[np.int64]:
 
 
 class _Tables(ctypes.Structure):
-    _fields_ = (*((name, ctypes.c_void_p) for name in ("kinds", "dirt", "lower", "stop_words")), ("stop_mask", ctypes.c_uint64))
+    _fields_ = (*((name, ctypes.c_void_p) for name in ("kinds", "noise", "lower", "stop_words")), ("stop_mask", ctypes.c_uint64))
 
 
 def _table_of_words(words: set[str]) -> NDArray[np.uint64]:

@@ -422,7 +422,7 @@ def test_unknown_languages_and_scripts_are_refused(tmp_path: Path, write: Write,
 
 @pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
 def test_real_text_keeps_its_words(tmp_path: Path) -> None:
-    """The rule is for dirt: Slovene news and help pages lose no word, and Serbian pages among them lose their Cyrillic ones."""
+    """The rule is for noise: Slovene news and help pages lose no word, and Serbian pages among them lose their Cyrillic ones."""
     folder = Path(os.environ["SCION_SHARED_DATA"]) / "text"
     slovene = (folder / "sl/ud_ssj.jsonl.gz", folder / "sl/gnome_help.jsonl.gz")
     manifest = clean(

@@ -66,7 +66,7 @@ def cleaned(tmp_path: Path, texts: list[str], *options: str) -> tuple[dict[str, 
 
 
 def test_what_clean_kept_before_filters(tmp_path: Path) -> None:
-    """The dirt that passed `clean --language sl`: each kind goes or is mended, with its reason, and the text around it stays."""
+    """The noise that passed `clean --language sl`: each kind goes or is mended, with its reason, and the text around it stays."""
     texts = {
         "mojibake": wrong(NEWS, "cp1252"),
         "mojibake that cannot be mended": "".join(c for c in wrong(NEWS, "cp1252") if not "\x80" <= c < "\xa0"),
@@ -371,9 +371,9 @@ def test_both_loops_give_the_same_numbers(texts: list[str]) -> None:
     assert found.tolist() == [list(plain.measure(text)) for text in texts]
 
 
-def plain_dirt(text: str) -> int:
+def plain_noise(text: str) -> int:
     """The bits of a text that hang on more than one character, and that of HOLE."""
-    kinds = [int(code_points.dirt()[ord(c)]) for c in text]
+    kinds = [int(code_points.noise()[ord(c)]) for c in text]
     lead, follower, long_lead = LEAD, code_points.FOLLOWER, code_points.LONG_LEAD
     found = 0
     for at, kind in enumerate(kinds):
@@ -397,8 +397,8 @@ def plain_dirt(text: str) -> int:
 def test_the_search_for_dirt_finds_what_a_plain_one_does(texts: list[str]) -> None:
     bits = SPACING | HOLE | LEAD | code_points.NUMBER | code_points.ADDRESS | code_points.MARKUP
     data = [text.encode() for text in texts]
-    found = Measurer().dirt(b"".join(data), np.cumsum([0, *map(len, data)]))
-    assert (found & bits).tolist() == [plain_dirt(text) for text in texts]
+    found = Measurer().noise(b"".join(data), np.cumsum([0, *map(len, data)]))
+    assert (found & bits).tolist() == [plain_noise(text) for text in texts]
 
 
 def test_measures_by_hand() -> None:
@@ -713,8 +713,8 @@ def test_real_text_stays() -> None:
         filters = DocumentFilter(read_filters("standard"))
         for line in gzip.decompress((folder / f"{name}.jsonl.gz").read_bytes()).splitlines()[:60]:
             raw = json.loads(line)["text"]
-            dirt = filters.dirt(raw.encode())[0]
-            text, why = filters.repair(raw, dirt, steps, lambda reason, *_: reasons.append(reason), lambda *_: None)
+            noise = filters.noise(raw.encode())[0]
+            text, why = filters.repair(raw, noise, steps, lambda reason, *_: reasons.append(reason), lambda *_: None)
             removed += why is not None or filters.refusals([text], [name[:2]]) != [None]
             total += 1
     assert "mojibake" not in reasons and sum(reason.startswith("lines") for reason in reasons) <= 1
@@ -728,7 +728,7 @@ def test_the_tables_of_code_points_are_kept(tmp_path: Path, monkeypatch: pytest.
     again = code_points._tables.__wrapped__()
     assert all(np.array_equal(made[name], again[name]) and made[name].dtype == again[name].dtype for name in made)
     kept.write_bytes(kept.read_bytes()[:1000])  # cut by a machine that went down
-    assert np.array_equal(code_points._tables.__wrapped__()["dirt"], made["dirt"])
+    assert np.array_equal(code_points._tables.__wrapped__()["noise"], made["noise"])
     assert kept.stat().st_size > 1_000_000
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept / "nowhere"))
     assert np.array_equal(code_points._tables.__wrapped__()["kinds"], made["kinds"])

@@ -48,8 +48,8 @@ EVERYTHING = (1 << 32) - 1
 @settings(max_examples=300, deadline=None)
 def test_steps_that_are_left_out_would_change_nothing(text: str, name: str) -> None:
     rules = DocumentFilter(FILTERS[name], frozenset(line_hashes(["o nas", "3. člen", "domov"])))
-    done = lambda dirt: rules.repair(text, dirt, CleanRules().steps(), lambda *_: None, lambda *_: None)  # noqa: E731
-    assert done(rules.dirt(text.encode())[0]) == done(EVERYTHING)
+    done = lambda noise: rules.repair(text, noise, CleanRules().steps(), lambda *_: None, lambda *_: None)  # noqa: E731
+    assert done(rules.noise(text.encode())[0]) == done(EVERYTHING)
 
 
 LIMIT = st.sampled_from([None, 0.0, 0.1, 0.3, 0.6, 1.0, 5.0])
@@ -124,7 +124,7 @@ def test_no_text_with_personal_data_is_passed_over(text: str) -> None:
 
         plain = kind.pattern.sub(replace, plain)
     assert masked(text, PERSONAL, "[{kind}]")[0] == plain
-    assert plain == text or DocumentFilter(FILTERS["standard"]).dirt(text.encode())[0] & (ADDRESS | NUMBER)
+    assert plain == text or DocumentFilter(FILTERS["standard"]).noise(text.encode())[0] & (ADDRESS | NUMBER)
 
 
 def hostile(tmp_path: Path) -> list[Path]:
@@ -155,7 +155,7 @@ def test_every_byte_is_that_of_one_text_after_the_other(tmp_path: Path, name: st
     for output in ("fast", "slow"):
         assert main([*words, "--output", str(tmp_path / output)]) == 0
         monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1)
-        monkeypatch.setattr(DocumentFilter, "dirt", lambda self, text, offsets=(0, 0): [EVERYTHING] * (len(offsets) - 1))
+        monkeypatch.setattr(DocumentFilter, "noise", lambda self, text, offsets=(0, 0): [EVERYTHING] * (len(offsets) - 1))
     files = [path.relative_to(tmp_path / "fast") for path in (tmp_path / "fast").rglob("*") if path.is_file() and path.name != "scion.json"]
     assert len(files) > 8
     for file in files:
