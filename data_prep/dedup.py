@@ -22,11 +22,11 @@ from common.artifacts import Manifest, digest_file, require_free_space, write_ma
 from common.memory import free_memory
 from common.plain_files import read_json
 from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
-from data_prep.deduplication.needs import Cut, TextSize, choose, sentence
 from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
 from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.ranges import decide_by_ranges
+from data_prep.deduplication.requirements import Cut, TextSize, choose, sentence
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
 from data_prep.deduplication.substrings import Shard, cut_substrings, require_length, spans_sentence
 from data_prep.reading.comparison import IGNORABLE, Comparison

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common import native
 from common.native import address
-from data_prep.cleaning.code_points import noise, folded, kinds, lower
+from data_prep.cleaning.code_points import folded, kinds, lower, noise
 
 SOURCE = Path(__file__).with_name("text_measures.c")
 ALL_NGRAMS = (2, 10)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from data_prep.dedup import main
 from data_prep.deduplication.decisions import DecisionLog, decide_all, text_size
-from data_prep.deduplication.needs import TextSize, choose, file_bytes, sentence
 from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.output import Sources, write_shard
 from data_prep.deduplication.range_work import RangeWork, cut_for, grouping, piece_sizes, read_piece, read_pieces, write_grouped
 from data_prep.deduplication.ranges import decide_by_ranges
+from data_prep.deduplication.requirements import TextSize, choose, file_bytes, sentence
 from data_prep.deduplication.similar_documents import Similar
 from data_prep.reading import blocks
 from data_prep.reading.comparison import Comparison
