@@ -79,6 +79,6 @@ def _parameters(recipe: Recipe, inputs: RunInputs) -> dict[str, object]:
 
 def _list(recipe: Recipe, sentences: list[str], *, target: str) -> str:
     program = limits.PROGRAMS[target]
-    lines = [f"# What {program} does otherwise than this recipe says: {recipe.name}", ""]
+    lines = [f"# Differences in {program} from this recipe: {recipe.name}", ""]
     lines += [f"- {sentence}" for sentence in sentences] or ["Nothing."]
     return "\n".join(lines) + "\n"

@@ -40,7 +40,7 @@ def _of_the_family(model: Mapping[str, Any], *, target: str) -> Iterator[str]:
         yield of_bridge
     if target == MEGATRON_LM and (missing := not_expressible(model)):
         way_out = "train it here" if of_bridge else "export to megatron-bridge instead"
-        yield f"the model needs {', '.join(missing)}, which this export cannot say to {PROGRAMS[target]}; {way_out}"
+        yield f"the model needs {', '.join(missing)}, which this export cannot express for {PROGRAMS[target]}; {way_out}"
 
 
 def has_position_table(model: Mapping[str, Any]) -> bool:
@@ -50,38 +50,38 @@ def has_position_table(model: Mapping[str, Any]) -> bool:
 
 def _of_the_model(recipe: Recipe, program: str) -> Iterator[str]:
     if recipe.objective != "next_token":
-        yield f"objective is {recipe.objective}, but {program}'s loop knows the loss of the next token alone; objective=next_token can be exported"
+        yield f"objective is {recipe.objective}, but {program} trains only with the next-token loss; only objective=next_token can be exported"
     if recipe.lora is not None:
         yield (
-            f"lora trains this project's adapters, which {program} does not read; train them here and export a run from the merged"
+            f"lora trains this project's adapters, which {program} does not support; train them here and export a run from the merged"
             " checkpoint, or leave them out with lora=null"
         )
     if recipe.model.factors is not None:
-        yield f"model.factors trains the token table as factors, but {program} has it as one matrix; leave it out with model.factors=null"
+        yield f"model.factors trains a factorised embedding, but {program} has one matrix; leave it out with model.factors=null"
 
 
 def _of_the_data(recipe: Recipe, inputs: RunInputs, program: str) -> Iterator[str]:
     data = recipe.data
     if data.pad_documents:
-        yield f"data.pad_documents makes a sample of each document, but {program}'s samples run over their ends; set it to false"
+        yield f"data.pad_documents makes one sample of each document, but {program} packs samples across document ends; set it to false"
     if data.document_mask:
         yield (
-            f"data.document_mask ends attention at each end of text, which {program}'s own data set does with a mask per sample that its"
+            f"data.document_mask (intra-document masking) needs in {program}'s own data set a mask per sample, which its"
             " fused attention does not take; set it to false"
         )
     if answers := [path for path, manifest in zip(data.train, inputs.train, strict=True) if has_answers(manifest)]:
-        yield f"{answers[0]} has questions with answers, but {program}'s data set of text has no loss on answers alone; leave it out of data.train"
+        yield f"{answers[0]} has question-answer pairs, but {program}'s text data set cannot restrict the loss to answers; leave it out of data.train"
 
 
 def _of_the_schedule(schedule: ScheduleRecipe, *, steps: int) -> Iterator[str]:
     if schedule.ramp_up is not None:
         yield (
-            "schedule.ramp_up lets batches grow, while Megatron counts the learning rate's way in samples and this project in steps;"
+            "schedule.ramp_up changes the batch size, and Megatron counts the learning rate schedule in samples, this project in steps;"
             " leave it out with schedule.ramp_up=null"
         )
     if schedule.embedding_weight_decay is not None:
         yield (
-            "schedule.embedding_weight_decay gives the tables a weight decay of their own, for which there is no setting;"
+            "schedule.embedding_weight_decay gives the embeddings a separate weight decay, for which there is no setting;"
             " set it to null (their learning rate can be exported)"
         )
     if schedule.decay_style == "inverse_square_root":
@@ -92,7 +92,7 @@ def _of_the_schedule(schedule: ScheduleRecipe, *, steps: int) -> Iterator[str]:
             )
     elif schedule.decay_style != "fixed" and decay_span(schedule, steps=steps)[1] < 1:
         yield (
-            f"schedule has no steps of decay between warmup and tail, which Megatron does not take; with {steps} steps leave room for at least one"
+            f"schedule has no decay steps between warmup and tail, which Megatron does not accept; leave room for at least one of the {steps} steps"
         )
 
 
@@ -100,7 +100,7 @@ def _of_freezing(recipe: Recipe, *, target: str) -> Iterator[str]:
     for number, rule in enumerate(recipe.freeze):
         if rule.until_step is not None:
             yield (
-                f"freeze[{number}] ends at step {rule.until_step}, but what {PROGRAMS[target]} freezes stays frozen; train the steps before it"
+                f"freeze[{number}] ends at step {rule.until_step}, but {PROGRAMS[target]} freezes for the whole run; train the steps before it"
                 " here, or leave the rule out"
             )
         elif target == MEGATRON_LM:
@@ -147,18 +147,18 @@ def _otherwise_measured(recipe: Recipe, *, target: str) -> Iterator[str]:
 def _otherwise_saved(recipe: Recipe) -> Iterator[str]:
     run = recipe.run
     if run.checkpoint_every_minutes is not None:
-        yield f"run.checkpoint_every_minutes={run.checkpoint_every_minutes:g}: checkpoints are saved by steps alone"
+        yield f"run.checkpoint_every_minutes={run.checkpoint_every_minutes:g}: checkpoints are saved by steps only"
     if run.keep_checkpoints is not None:
-        yield f"run.keep_checkpoints={run.keep_checkpoints}: all checkpoints stay"
+        yield f"run.keep_checkpoints={run.keep_checkpoints}: all checkpoints are kept"
     if not run.keep_optimizer_in_last_checkpoint:
-        yield "run.keep_optimizer_in_last_checkpoint=false: the last checkpoint has the optimizer's state too"
+        yield "run.keep_optimizer_in_last_checkpoint=false: the last checkpoint also has the optimizer state"
 
 
 def _otherwise_ended(recipe: Recipe) -> Iterator[str]:
     run = recipe.run
     if others := [name for name in run.stop_signals if name != "SIGTERM"]:
-        yield f"run.stop_signals: SIGTERM alone saves and ends the run, not {', '.join(others)}"
+        yield f"run.stop_signals: only SIGTERM saves and ends the run, not {', '.join(others)}"
     if run.hang_factor is not None:
-        yield f"run.hang_factor={run.hang_factor:g}: a step that hangs is ended by the time-out of its collectives alone"
+        yield f"run.hang_factor={run.hang_factor:g}: a hanging step ends only by the time-out of its collectives"
     if run.skip_nonfinite_steps:
-        yield f"run.skip_nonfinite_steps={run.skip_nonfinite_steps}: a loss that is not finite ends the run"
+        yield f"run.skip_nonfinite_steps={run.skip_nonfinite_steps}: a non-finite loss ends the run"

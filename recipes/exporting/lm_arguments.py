@@ -194,7 +194,7 @@ def lm_script(recipe: Recipe, arguments: list[Argument]) -> str:
     return "\n".join(
         [
             "#!/usr/bin/env bash",
-            f"# {recipe.name} for Megatron-LM, written by `python -m recipes.export`; what it cannot do is in not_exported.md.",
+            f"# {recipe.name} for Megatron-LM, written by `python -m recipes.export`; differences from the recipe are listed in not_exported.md.",
             "# On several nodes give torchrun its rendezvous in TORCHRUN_ARGUMENTS.",
             "set -euo pipefail",
             ': "${MEGATRON_LM:?names a checkout of Megatron-LM}"',

@@ -29,11 +29,11 @@ def in_words(asked: RecomputationRecipe | None) -> str:
     if asked is None:
         return ""
     if asked.granularity == "selective":
-        return f", {' and '.join(asked.modules or (CORE_ATTENTION,))} computed again"
+        return f", {' and '.join(asked.modules or (CORE_ATTENTION,))} recomputed"
     if asked.method == "block" and asked.num_layers is not None:
-        return f", {asked.num_layers} layers of a stage computed again"
+        return f", {asked.num_layers} layers of a stage recomputed"
     each = "all" if asked.method == "block" or asked.num_layers in (None, 1) else f"every {asked.num_layers}"
-    return f", {each} layers computed again"
+    return f", {each} layers recomputed"
 
 
 def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> list[str]:
@@ -48,7 +48,9 @@ def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> l
     if granularity == "selective":
         given = [f"recomputation.{key}" for key, value in (("method", method), ("num_layers", number)) if value is not None]
         problems = (
-            [f"{' and '.join(given)} choose among whole layers, but the granularity is selective; leave out what chooses"] if given else []
+            [f"{' and '.join(given)} select whole layers, but the granularity is selective; leave them out, or set granularity=full"]
+            if given
+            else []
         )
         if unknown := [module for module in modules if module not in MODULES]:
             problems.append(f"recomputation.modules names {', '.join(unknown)}; known are {', '.join(MODULES)}")

@@ -131,5 +131,5 @@ def refusal(model: PlannedModel, layout: Layout, gpu: Gpu) -> list[str]:
         advice = f"no layout on {layout.num_devices} of them fits"
     return [
         f"the layout ({layout}) needs {choice.fit.needed_gib:.1f} GiB on each {gpu.name}, which has {gpu.memory_gib:.1f}: {parts},"
-        f" {memory.logits / gib:.1f} of logits; {advice}; parallel.check_memory=false tries it all the same"
+        f" {memory.logits / gib:.1f} of logits; {advice}; parallel.check_memory=false skips this check"
     ]

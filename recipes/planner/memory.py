@@ -334,5 +334,5 @@ def host_refusal(model: PlannedModel, layout: Layout, *, memory_gib: float, has:
         return []
     return [
         f"saving and loading checkpoints take {host}, but {has} {memory_gib:g} GiB; spread the run over more nodes with fewer devices each"
-        " (parallel.num_nodes, parallel.devices_per_node); parallel.check_memory=false tries it all the same"
+        " (parallel.num_nodes, parallel.devices_per_node); parallel.check_memory=false skips this check"
     ]

@@ -217,7 +217,7 @@ def _megatron_rows() -> list[Row]:
     ):
         kept = Layout(8, pipeline, 1, micro, batch // micro, 2048, 8, hidden_dropout=True)
         for words, layout, seconds in (
-            ("all layers computed again", replace(kept, recomputation=RecomputationRecipe()), whole_seconds),
+            ("all layers recomputed", replace(kept, recomputation=RecomputationRecipe()), whole_seconds),
             ("sequence parallel", replace(kept, sequence_parallel=True), selective_seconds),
         ):
             found.append(

@@ -26,7 +26,7 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     elif wanted.base is not None and (differences := _shape_differences(wanted.base, inputs)):
         problems.append(
             f"the recipe is for {wanted.base}, but the checkpoint {path} has {'; '.join(differences)};"
-            " give that model's checkpoint, or model.base=null to train another"
+            " give that model's checkpoint, or model.base=null to train another model"
         )
     rows = inputs.model["vocab_size"]
     if wanted.vocab_size is not None and wanted.vocab_size != rows:
@@ -47,7 +47,7 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             )
     if wanted.fallback == "random" and (means := facts.get("num_rows_by_origin", {}).get("fallback: mean")):
         problems.append(
-            f"the recipe is for `conversion.transfer --fallback random`, but {means:,} rows of the checkpoint {path} are means of pieces;"
+            f"the recipe is for `conversion.transfer --fallback random`, but {means:,} rows of the checkpoint {path} are means of source tokens;"
             " make it so, or set model.fallback=null"
         )
     return problems
@@ -88,8 +88,8 @@ def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(f"the recipe trains factors of {wanted.factorised_size} dimensions, but {wanted.factors} has {size}")
     if shape != (model["vocab_size"], model["hidden_size"]):
         problems.append(
-            f"{wanted.factors} makes a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
-            " both have to be of one transfer"
+            f"{wanted.factors} gives a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
+            " both have to come from the same transfer"
         )
     return problems + _not_with_factors(recipe, inputs, "model.factors")
 
@@ -97,13 +97,13 @@ def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
 def _not_with_factors(recipe: Recipe, inputs: RunInputs, key: str) -> list[str]:
     problems = []
     if not inputs.model["share_embeddings_and_output_weights"]:
-        problems.append(f"{key} needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied")
+        problems.append(f"{key} needs tied embeddings; make the checkpoint with conversion.transfer --output-layer tied")
     for other, found, legal in (
         ("parallel.pipeline_parallel_size", recipe.parallel.pipeline_parallel_size, (1,)),
         ("objective", recipe.objective, ("next_token", MASKED)),
     ):
         if found not in legal:
-            problems.append(f"{other} is {found}, but {key} is trained with {' or '.join(map(str, legal))} alone")
+            problems.append(f"{other} is {found}, but {key} is trained with {' or '.join(map(str, legal))} only")
     return problems
 
 

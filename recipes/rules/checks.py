@@ -146,14 +146,12 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         return [*problems, str(error)]
     own = [key for key in _KEYS_OF_TABLES if getattr(recipe.schedule, key) is not None]
     if own and not table_names(trained):
-        problems.append(
-            f"schedule.{own[0]} is given, but freeze leaves token table and output layer as they are; leave it out, or train them"
-        )
+        problems.append(f"schedule.{own[0]} is given, but freeze freezes token table and output layer; leave it out, or train them")
     stages = recipe.parallel.pipeline_parallel_size
     used = {stage for name in trained for stage in pipeline_stages(name, num_layers=model["num_layers"], num_stages=stages, tied=tied)}
     if len(used) < stages:
         problems.append(
-            f"freeze leaves pipeline stages {', '.join(map(str, sorted(set(range(stages)) - used)))} of {stages} without anything to train,"
+            f"freeze leaves pipeline stages {', '.join(map(str, sorted(set(range(stages)) - used)))} of {stages} without trainable parameters,"
             " which the engine cannot save; set parallel.pipeline_parallel_size=1"
         )
     return problems

@@ -68,9 +68,9 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
         if not equals or not group.replace(".", "").replace("_", "").isalnum():
             raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
         if group.split(".")[0] == "hydra":
-            raise ValueError(f"the override {override!r} would set Hydra itself and nothing of the training; leave it out")
+            raise ValueError(f"the override {override!r} configures Hydra and not the training; leave it out")
         if (other := given.setdefault(group.removeprefix("+"), override)) is not override:
-            _tell_once(f"note: {group} is given twice, as {other} and as {override}; the last of them counts")
+            _tell_once(f"note: {group} is given twice, as {other} and as {override}; the last one is used")
         if not (CONF_DIR / group).is_dir():
             values.append(
                 f"++{override.removeprefix('+')}"
@@ -156,7 +156,7 @@ def _require_plain_files(file: Path, seen: set[Path]) -> None:
         raise ValueError(f"the recipe {file} holds {found}; expected keys and values, such as those of {CONF_DIR}/recipe/demo_adapt.yaml")
     defaults = content.get("defaults", [])
     if "hydra" in content:
-        raise ValueError(f"the recipe {file} has a key hydra, which would set Hydra itself and nothing of the training; leave it out")
+        raise ValueError(f"the recipe {file} has a key hydra, which configures Hydra and not the training; leave it out")
     if isinstance(defaults, list) and (wrong := [entry for entry in defaults if not _is_choice(entry)]):
         raise ValueError(f"the recipe {file} has {wrong[0]!r} among its defaults; expected a name, or group: choice such as /model: opt_1b")
     if not isinstance(defaults, list):
@@ -226,9 +226,9 @@ class _Sizes:
         if place in self._known:
             return self._known[place]
         if place in self._under_way:
-            raise ValueError(f"{_name(place)} contains itself by an interpolation; write out what is meant")
+            raise ValueError(f"{_name(place)} contains itself by an interpolation; write the value out")
         if depth > MAX_DEPTH:
-            raise ValueError(f"{_name(place)} is named by more than {MAX_DEPTH} interpolations in a row; write out what is meant")
+            raise ValueError(f"{_name(place)} is named by more than {MAX_DEPTH} interpolations in a row; write the value out")
         self._under_way.add(place)
         node, _ = self._find(place)
         if isinstance(node, (dict, list)):
@@ -236,8 +236,8 @@ class _Sizes:
         else:
             size = 1 + len(str(node)) + sum(self._size_of(found, place, depth) for found in re.finditer(r"\$\{", str(node)))
         if size > self._limit:
-            wrong = f"stands for more than {self._limit:,} characters once its interpolations are worked out"
-            raise ValueError(f"{_name(place)} {wrong}; write out what is meant")
+            wrong = f"has more than {self._limit:,} characters once its interpolations are resolved"
+            raise ValueError(f"{_name(place)} {wrong}; write the value out")
         self._under_way.remove(place)
         self._known[place] = size
         return size
@@ -251,7 +251,7 @@ class _Sizes:
         if key is None:
             raise ValueError(
                 f"{_name(place)} is {found.string[:60]!r}; an interpolation names a key, such as ${{schedule.max_steps}}, or a variable"
-                " of the environment, such as ${oc.env:HOME}; write out what is meant"
+                " of the environment, such as ${oc.env:HOME}; write the value out"
             )
         above = place[: max(0, len(place) - len(key[1]))] if key[1] else ()
         _, named = self._find((*above, *filter(None, re.split(r"[.\[\]]", key[2]))))

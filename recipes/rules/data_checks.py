@@ -33,7 +33,7 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f"data.epochs has {len(data.epochs)} numbers for {len(data.train)} data sets in data.train; give one for all or one each"
         )
     if schedule.epochs is not None and (given := _ways_to_share(recipe)):
-        problems.append(f"schedule.epochs sees all of the data, but data.{given[0]} takes parts of it; give one of them")
+        problems.append(f"schedule.epochs trains on all of the data, but data.{given[0]} selects parts of it; give one of them")
     for number, rule in enumerate(recipe.freeze):
         if rule.until_epoch is not None and (schedule.epochs is None or not 0 < rule.until_epoch < schedule.epochs):
             known = "not given" if schedule.epochs is None else f"{schedule.epochs:g}"
@@ -61,12 +61,12 @@ def _sampling_problems(recipe: Recipe) -> list[str]:
     problems = []
     if len(ways) > 1:
         problems.append(
-            f"data.{ways[0]} and data.sampling_exponent both say how much of each data set is seen; set data.sampling_exponent=null, or leave"
+            f"data.{ways[0]} and data.sampling_exponent both set the share of each data set; set data.sampling_exponent=null, or leave"
             " the other out"
         )
     if not data.languages:
         problems.append(
-            f"data.sampling_exponent is {data.sampling_exponent:g}, by which languages are drawn; say with data.languages which language each"
+            f"data.sampling_exponent is {data.sampling_exponent:g}, with which languages are sampled; give with data.languages the language of each"
             " data set is in, give data.table, or set it to null"
         )
     return problems
@@ -77,11 +77,11 @@ def _answer_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     for path, manifest in zip(data.train, inputs.train, strict=True):
         if has_answers(manifest) and manifest.facts["longest_pair"] > data.sequence_length + 1:
             problems.append(
-                f"the data set {path} has a pair of {manifest.facts['longest_pair']} tokens, which is a sample of its own;"
+                f"the data set {path} has a question-answer pair of {manifest.facts['longest_pair']} tokens, which has to fit into one sample;"
                 f" set data.sequence_length to at least {manifest.facts['longest_pair'] - 1}"
             )
     if any(map(has_answers, inputs.train)) and recipe.schedule.epochs is None:
-        problems.append("questions with answers are seen in passes; give schedule.epochs")
+        problems.append("question-answer pairs are trained in epochs; give schedule.epochs")
     return problems
 
 
@@ -91,9 +91,9 @@ def _share_problems(recipe: Recipe) -> list[str]:
         return []
     problems = []
     if data.weights:
-        problems.append("data.weights and data.shares both say how much of each data set is seen; give one of them")
+        problems.append("data.weights and data.shares both set the share of each data set; give one of them")
     if abs(sum(data.shares.values()) - 1) > 1e-6:
-        problems.append(f"data.shares are {sum(data.shares.values()):g} together; expected 1")
+        problems.append(f"data.shares add up to {sum(data.shares.values()):g}; expected 1")
     if not data.languages:
         problems.append(f"data.shares speak of {', '.join(data.shares)}; say with data.languages which language each data set is in")
     else:
@@ -107,7 +107,7 @@ def _named_share_problems(recipe: Recipe) -> list[str]:
     if data.blend is None:
         return []
     if other := [name for name in ("weights", "shares") if getattr(data, name)]:
-        problems.append(f"data.blend and data.{other[0]} both say how much of each data set is seen; give one of them")
+        problems.append(f"data.blend and data.{other[0]} both set the share of each data set; give one of them")
     names = [Path(path).name for path in data.train]
     if missing := [name for name in data.blend if name not in names]:
         problems.append(
@@ -118,7 +118,7 @@ def _named_share_problems(recipe: Recipe) -> list[str]:
         problems.append(f"data.train has {', '.join(unknown)}, to which data.blend gives no share; it names {', '.join(data.blend)}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problems.append(
-            f"data.train has several data sets called {', '.join(twice)}, which data.blend cannot tell apart; rename their folders"
+            f"data.train has several data sets called {', '.join(twice)}, which data.blend cannot distinguish; rename their folders"
         )
     return problems
 
@@ -138,7 +138,7 @@ def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
         passes = samples * weight / sum(weights) / max(size, 1)
         if passes > _MANY_PASSES:
             often[path] = passes
-    advice = f"beyond {_MANY_PASSES} a text teaches little"
+    advice = f"after {_MANY_PASSES} epochs a text teaches little"
     if len(often) > _MANY_SENTENCES:
         most = max(often, key=lambda path: often[path])
         return [
@@ -158,9 +158,7 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     problems = []
     positions = model["max_position_embeddings"]
     if data.sequence_length > positions:
-        problems.append(
-            f"data.sequence_length ({data.sequence_length}) is longer than the sequences that the model knows ({positions} positions)"
-        )
+        problems.append(f"data.sequence_length ({data.sequence_length}) is longer than the model's context length ({positions} positions)")
     if recipe.run.validate_every_steps is not None and not data.validation:
         problems.append("run.validate_every_steps is given without data.validation")
     steps, most = recipe.total_steps, largest_steps(recipe, inputs.train)
@@ -168,7 +166,7 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         name = "max_steps" if recipe.schedule.max_steps is not None else "train_tokens"
         value = most if name == "max_steps" else recipe.schedule.batches.samples(most) * data.sequence_length
         problems.append(
-            f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
+            f"the run's {steps:,} steps need more data: data x epochs give {most:,}; set schedule.{name}={value}, or more epochs"
         )
     return problems + _dataset_problems(recipe, inputs) + _front_problems(recipe, inputs) + _document_problems(recipe, inputs)
 

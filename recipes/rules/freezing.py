@@ -60,7 +60,7 @@ def first_trained_steps(rules: Sequence[FreezeRule], names: Sequence[str], *, ti
     steps = dict.fromkeys(names, 0.0)
     for index, rule in enumerate(rules):
         if bool(rule.frozen) == bool(rule.trained):
-            problems.append(f"freeze[{index}] has to give one of frozen and trained, and the other one not")
+            problems.append(f"freeze[{index}] has to give either frozen or trained, not both")
             continue
         listed: set[str] = set()
         for entry in rule.frozen or rule.trained:
@@ -73,7 +73,7 @@ def first_trained_steps(rules: Sequence[FreezeRule], names: Sequence[str], *, ti
             if (name in listed) == bool(rule.frozen):
                 steps[name] = max(steps[name], until)
     if not problems and min(steps.values()) > 0:
-        problems.append("freeze leaves nothing to train in the first step; name what is trained")
+        problems.append("freeze leaves no trainable parameters in the first step; name what is trained")
     if problems:
         raise ValueError("; ".join(problems))
     return steps

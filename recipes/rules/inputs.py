@@ -77,7 +77,7 @@ def _open_checkpoint(directory: Path) -> tuple[str, Mapping[str, Any], Manifest]
     check_files(directory, manifest, contents=False)
     if manifest.stage == "conversion.change_layout" and manifest.facts["layout"] != "nemo":
         raise ValueError(
-            f"{directory} is in the layout {manifest.facts['layout']}; bring it into NeMo's with `python -m conversion.change_layout"
+            f"{directory} is in the layout {manifest.facts['layout']}; convert it to NeMo's with `python -m conversion.change_layout"
             f" --input {shlex.quote(str(directory))} --to nemo --output DIR`"
         )
     require_all_own(directory / "context")  # which goes into every checkpoint of the run

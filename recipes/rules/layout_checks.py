@@ -42,7 +42,7 @@ def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
         return []
     if tensor == 1:
         return [
-            "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1;"
+            "parallel.sequence_parallel splits sequences over tensor-parallel ranks, but parallel.tensor_parallel_size is 1;"
             " leave it out, or set tensor_parallel_size to at least 2"
         ]
     if length % (tensor * context):
@@ -90,7 +90,7 @@ def _length_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
     if not recipe.data.document_mask or length <= positions:
         return []
     return [
-        f"data.document_mask has each document rotate as if it were alone, but the checkpoint {recipe.model.checkpoint} rotates otherwise in samples"
+        f"data.document_mask computes rotary positions for each document separately, but the checkpoint {recipe.model.checkpoint} changes them in samples"
         f" of more than {positions} tokens (longrope); set data.sequence_length ({length}) to at most {positions}, or data.document_mask=false"
     ]
 
@@ -102,19 +102,19 @@ def _context_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
         return []
     if arithmetic.sees_both_sides(model):
         return [
-            f"parallel.context_parallel_size ({context}) cuts samples of models whose tokens see those before them alone, but this one is"
+            f"parallel.context_parallel_size is {context}, but context parallelism is for causal models and this one is"
             " an encoder; set it to 1"
         ]
     pieces = 2 * context
     if length < pieces:
         return [
-            f"data.sequence_length ({length}) has too few tokens for parallel.context_parallel_size ({context}), which cuts every sample"
-            f" into 2 x {context} = {pieces} pieces; {_possible_contexts(length)}"
+            f"data.sequence_length ({length}) has too few tokens for parallel.context_parallel_size ({context}), which splits every sample"
+            f" into 2 x {context} = {pieces} chunks; {_possible_contexts(length)}"
         ]
     if length % pieces:
         return [
             f"data.sequence_length ({length}) must be a multiple of 2 x parallel.context_parallel_size (2 x {context} = {pieces}), the"
-            f" pieces that a sample is cut into; the nearest {_nearest_multiples(length, pieces)}"
+            f" chunks that a sample is split into; the nearest {_nearest_multiples(length, pieces)}"
         ]
     return []
 
@@ -185,7 +185,7 @@ def expert_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
     if model.get("softmax_type") == "learnable":
         return [
             f"the checkpoint {path} has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-            " Megatron-core's own experts let no gradient through their biases; give a model without"
+            " Megatron-core's experts give their biases no gradient; give a model without"
         ]
     experts = model.get("num_moe_experts")
     if experts is None:
@@ -195,12 +195,12 @@ def expert_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
     problems = []
     if tensor > 1 and not recipe.parallel.sequence_parallel:
         problems.append(
-            f"the checkpoint {path} has {experts} experts, which Megatron-core trains over {tensor} tensor-parallel ranks only where these cut"
-            " sequences too; set parallel.sequence_parallel=true, or parallel.tensor_parallel_size=1"
+            f"the checkpoint {path} has {experts} experts, which Megatron-core trains over {tensor} tensor-parallel ranks only with"
+            " sequence parallelism; set parallel.sequence_parallel=true, or parallel.tensor_parallel_size=1"
         )
     if recipe.lora is not None:
         problems.append(
-            f"lora puts adapters on layers that every token goes through, but the checkpoint {path} has {experts} experts; leave out lora, and"
-            " say in freeze what stays as it is"
+            f"lora puts adapters on dense layers only, but the checkpoint {path} has {experts} experts; leave out lora, and"
+            " choose the trained parameters with freeze"
         )
     return problems

@@ -60,7 +60,7 @@ def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
     tokenizer = load_tokenizer(directory)
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            f"the tokenizer in {directory} has no mask token, behind which masked training hides others; set its mask_token (<mask>), or"
+            f"the tokenizer in {directory} has no mask token, which masked language modelling needs; set its mask_token (<mask>), or"
             " train one with data_prep.train_tokenizer --mask-token, and make checkpoint and data with it"
         )
     spelling, tokens = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str())), tokenizer.get_vocab()
@@ -137,21 +137,21 @@ def masking_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems = []
         if is_encoder:
             problems.append(
-                f"the objective is {recipe.objective}, but the checkpoint {path} is of the family {inputs.family}, whose tokens see those behind"
-                f" them; set objective={MASKED}, or give a causal model"
+                f"the objective is {recipe.objective}, but the checkpoint {path} is of the family {inputs.family}, which is bidirectional;"
+                f" set objective={MASKED}, or give a causal model"
             )
         if recipe.masking is not None:
             problems.append(
-                f"masking is given, but the objective {recipe.objective} hides no tokens; set objective={MASKED}, or leave it out"
+                f"masking is given, but the objective {recipe.objective} masks no tokens; set objective={MASKED}, or leave it out"
             )
         if recipe.data.pad_documents:
-            problems.append(f"data.pad_documents fills up samples of the objective {MASKED}, not of {recipe.objective}; leave it out")
+            problems.append(f"data.pad_documents is for the objective {MASKED}, not {recipe.objective}; leave it out")
         return problems
     if not is_encoder:
         encoders = ", ".join(name for name, family in FAMILIES.items() if family.masked)
         return [
-            f"the objective is {MASKED}, but the checkpoint {path} is of the family {inputs.family}, whose tokens do not see those behind"
-            f" them; give an encoder ({encoders}), or leave the objective out"
+            f"the objective is {MASKED}, but the checkpoint {path} is of the family {inputs.family}, which is causal;"
+            f" give an encoder ({encoders}), or leave the objective out"
         ]
     return (
         _layout_problems(recipe)
@@ -166,8 +166,8 @@ def _layout_problems(recipe: Recipe) -> list[str]:
     problems = []
     if recipe.parallel.context_parallel_size > 1:
         problems.append(
-            f"parallel.context_parallel_size is {recipe.parallel.context_parallel_size}, but samples of the objective {MASKED} are not cut"
-            " among ranks; set it to 1"
+            f"parallel.context_parallel_size is {recipe.parallel.context_parallel_size}, but the objective {MASKED} does not support"
+            " context parallelism; set it to 1"
         )
     if recipe.lora is not None:
         problems.append(f"lora adapts causal models, not those of the objective {MASKED}; leave it out")
@@ -176,13 +176,13 @@ def _layout_problems(recipe: Recipe) -> list[str]:
 
 def _padding_problems(recipe: Recipe) -> list[str]:
     if recipe.data.pad_documents and not recipe.data.document_mask:
-        return ["data.pad_documents makes each document a sample that ends before what fills it up; set data.document_mask=true too"]
+        return ["data.pad_documents pads samples of single documents, which attention must not see; also set data.document_mask=true"]
     return []
 
 
 def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     return [
-        f"the data set {path} has questions with answers, which causal models learn; give the objective {MASKED} text of data_prep.to_megatron"
+        f"the data set {path} has question-answer pairs, which are for causal models; give the objective {MASKED} text of data_prep.to_megatron"
         for path, manifest in zip(recipe.data.train, inputs.train, strict=True)
         if has_answers(manifest)
     ]
@@ -192,7 +192,7 @@ def _share_problems(recipe: Recipe) -> list[str]:
     masking = recipe.masking
     if masking is None or masking.hidden + masking.replaced <= 1:
         return []
-    return [f"masking.hidden and masking.replaced are {masking.hidden + masking.replaced:g} together; expected at most 1"]
+    return [f"masking.hidden and masking.replaced add up to {masking.hidden + masking.replaced:g}; expected at most 1"]
 
 
 def _tokenizer_problems(recipe: Recipe) -> list[str]:
@@ -205,7 +205,7 @@ def _tokenizer_problems(recipe: Recipe) -> list[str]:
         return [str(error)]
     if recipe.data.pad_documents and vocabulary.padding_id is None:
         return [
-            f"data.pad_documents fills up samples with the padding token, but the tokenizer in {directory} has none; set its pad_token, or"
+            f"data.pad_documents pads samples with the padding token, but the tokenizer in {directory} has none; set its pad_token, or"
             " leave pad_documents out"
         ]
     if recipe.masking is not None and recipe.masking.whole_words and not vocabulary.begins_word.any():

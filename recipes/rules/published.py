@@ -31,7 +31,7 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
         ValueError: if the recipe names no published model.
     """
     if recipe.model.base is None:
-        raise ValueError(f"recipe {recipe.name} names no published model to plan with; give model.checkpoint and data.train")
+        raise ValueError(f"recipe {recipe.name} names no published model to use in the plan; give model.checkpoint and data.train")
     tied = None if recipe.model.output_layer is None else _TIED[recipe.model.output_layer]
     family, model = base_model(recipe.model.base, vocab_size=recipe.model.vocab_size, tied=tied)
     tokens = _published_tokens(recipe)
@@ -64,7 +64,9 @@ def _published_tokens(recipe: Recipe) -> int:
     if recipe.data.published_tokens is not None:
         return recipe.data.published_tokens
     if recipe.schedule.epochs is not None:
-        raise ValueError(f"recipe {recipe.name} says with neither data.published_tokens nor data.train how much data there is")
+        raise ValueError(
+            f"recipe {recipe.name} gives neither data.published_tokens nor data.train, so the amount of data is unknown; give one of them"
+        )
     return recipe.run_tokens + recipe.tokens_per_step
 
 

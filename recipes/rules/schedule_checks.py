@@ -21,9 +21,9 @@ def batch_problems(recipe: Recipe) -> list[str]:
     """What is wrong with how long a run is and how its batches grow; the steps of the run are not needed for it."""
     schedule = recipe.schedule
     if schedule.max_steps is not None and schedule.train_tokens is not None:
-        return ["schedule.max_steps and schedule.train_tokens both say how long the run is; give one of them"]
+        return ["schedule.max_steps and schedule.train_tokens both set the length of the run; give one of them"]
     if schedule.max_steps is None and schedule.train_tokens is None and schedule.epochs is None:
-        return ["nothing says how long the run is; give schedule.max_steps, schedule.train_tokens or schedule.epochs"]
+        return ["the length of the run is not set; give schedule.max_steps, schedule.train_tokens or schedule.epochs"]
     return list(_ramp_problems(recipe))
 
 
@@ -35,7 +35,7 @@ def _ramp_problems(recipe: Recipe) -> Iterator[str]:
     if way <= 0:
         yield (
             f"schedule.ramp_up.start_batch_size ({ramp.start_batch_size}) is not below global_batch_size ({full});"
-            " begin with fewer samples, or leave schedule.ramp_up out"
+            " start with fewer samples, or leave schedule.ramp_up out"
         )
         return
     if way % ramp.batch_size_increment:
@@ -65,7 +65,7 @@ def schedule_problems(recipe: Recipe) -> list[str]:
     schedule = recipe.schedule
     if steps < 1:
         size = schedule.batches.size(0)
-        return [f"the run has less data than the {size} samples of one step; give it more, or a smaller global_batch_size"]
+        return [f"the data has fewer than the {size} samples of one step; give more data, or a smaller global_batch_size"]
     problems = list(_shape_problems(schedule))
     if not problems:
         problems += _span_problems(schedule, steps)
@@ -80,17 +80,17 @@ def _shape_problems(schedule: ScheduleRecipe) -> Iterator[str]:
     for key, styles in _STYLES_WITH.items():
         if getattr(schedule, key) and style not in styles:
             yield (
-                f"schedule.{key} is {getattr(schedule, key)}, but schedule.decay_style is {style}, which has none;"
+                f"schedule.{key} is {getattr(schedule, key)}, but schedule.decay_style is {style}, which does not use it;"
                 f" leave it out, or set decay_style to {' or '.join(styles)}"
             )
     if style == "wsd":
         if schedule.decay_steps is None:
-            yield "schedule.decay_style is wsd, but schedule.decay_steps does not say how many steps its decay takes"
+            yield "schedule.decay_style is wsd, but schedule.decay_steps is not set; give the number of decay steps"
         if schedule.wsd_decay_style not in DECAYS:
             found = "is not given" if schedule.wsd_decay_style is None else f"is {schedule.wsd_decay_style!r}"
             yield f"schedule.wsd_decay_style {found}; schedule.decay_style wsd needs one of {', '.join(DECAYS)}"
     if style == "warmup_hold" and schedule.hold_steps is None:
-        yield "schedule.decay_style is warmup_hold, but schedule.hold_steps does not say how many steps the highest rate is held"
+        yield "schedule.decay_style is warmup_hold, but schedule.hold_steps is not set; give the number of steps at the peak rate"
 
 
 def _span_problems(schedule: ScheduleRecipe, steps: int) -> list[str]:
@@ -117,7 +117,7 @@ def _rate_problems(schedule: ScheduleRecipe) -> Iterator[str]:
         )
     elif schedule.decay_style == "fixed" and schedule.min_learning_rate not in (0.0, schedule.learning_rate):
         yield (
-            f"schedule.min_learning_rate is {schedule.min_learning_rate:g}, but with schedule.decay_style fixed no step has another rate than"
+            f"schedule.min_learning_rate is {schedule.min_learning_rate:g}, but with schedule.decay_style fixed every step has the rate"
             f" learning_rate ({schedule.learning_rate:g}); leave it out, or set another decay_style"
         )
     highest, lowest = schedule.embedding_rates

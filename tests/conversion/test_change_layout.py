@@ -104,7 +104,7 @@ def test_what_other_programs_have_trained_can_be_trained_on(moved: Path, megatro
         recipe = compose_recipe("demo_adapt", [f"model.checkpoint={folder}", f"data.train=[{tmp_path}/none]"])
         with pytest.raises(ValueError) as error:  # there is no data set here
             read_inputs(recipe)
-        layout = f"{folder} is in the layout megatron-lm; bring it into NeMo's with `python -m conversion.change_layout"
+        layout = f"{folder} is in the layout megatron-lm; convert it to NeMo's with `python -m conversion.change_layout"
         assert (str(folder) in str(error.value)) == (layout in str(error.value)) == (folder.parent.name == MEGATRON_LM)
     facts, of_context = (read_manifest(folder).facts for folder in (tmp_path / "nemo", moved / "nemo/opt"))  # type: ignore[union-attr]
     assert facts["tokenizer_digest"] == of_context["tokenizer_digest"] is not None

@@ -75,7 +75,7 @@ def test_some_published_runs_go_to_each_program() -> None:
     assert len(exported["megatron-bridge"]) >= 7 and "sava/llama" in exported["megatron-lm"], exported
     second_head = refusals(*published("low_resource/llama2"), target="megatron-bridge")
     assert second_head == [
-        "objective is two_tokens, but Megatron-Bridge's loop knows the loss of the next token alone; objective=next_token can be exported"
+        "objective is two_tokens, but Megatron-Bridge trains only with the next-token loss; only objective=next_token can be exported"
     ]
 
 
@@ -126,15 +126,15 @@ def test_megatron_s_own_scheduler_gives_the_rates_of_the_recipe(style: str) -> N
 
 REFUSALS = {
     "lora": (["+procedure=lora"], "lora trains this project's adapters"),
-    "mask": (["data.document_mask=true"], "data.document_mask ends attention at each end of text"),
-    "until": (["freeze=[{frozen: [layers], until_step: 5}]"], "freeze[0] ends at step 5, but what Megatron-Bridge freezes stays frozen"),
+    "mask": (["data.document_mask=true"], "data.document_mask (intra-document masking) needs"),
+    "until": (["freeze=[{frozen: [layers], until_step: 5}]"], "freeze[0] ends at step 5, but Megatron-Bridge freezes for the whole run"),
     "ramp": (
         ["schedule.ramp_up={start_batch_size: 4, batch_size_increment: 4, samples: 32}", "schedule.micro_batch_size=4"],
-        "schedule.ramp_up lets batches grow",
+        "schedule.ramp_up changes the batch size",
     ),
-    "decay": (["schedule.embedding_weight_decay=0.1"], "schedule.embedding_weight_decay gives the tables a weight decay of their own"),
+    "decay": (["schedule.embedding_weight_decay=0.1"], "schedule.embedding_weight_decay gives the embeddings a separate weight decay"),
     "square root": (["schedule.decay_style=inverse_square_root", "schedule.warmup_steps=0"], "is inverse_square_root without warmup"),
-    "no decay": (["schedule.warmup_steps=20", "schedule.constant_steps=80"], "no steps of decay between warmup and tail"),
+    "no decay": (["schedule.warmup_steps=20", "schedule.constant_steps=80"], "no decay steps between warmup and tail"),
     "positions": (["data.sequence_length=32"], "data.sequence_length is 32, but the model's position table has 64 rows"),
 }
 
@@ -157,7 +157,7 @@ def test_megatron_lm_has_no_words_for_relu_and_frozen_parts(inputs: Inputs, tmp_
     read = read_inputs(recipe)
     assert refusals(check_run(recipe, read), read, target="megatron-lm") == [
         "freeze[0] has no argument in Megatron-LM, which trains all parameters; export to megatron-bridge, or set freeze=[]",
-        "the model needs activation relu, which this export cannot say to Megatron-LM; export to megatron-bridge instead",
+        "the model needs activation relu, which this export cannot express for Megatron-LM; export to megatron-bridge instead",
     ]
 
 
@@ -186,7 +186,7 @@ def test_families_that_neither_program_computes_are_refused_by_both(name: str, l
     ]
     assert refusals(recipe, of_family, target="megatron-lm") == [
         *known["megatron-lm"],
-        f"the model needs {arguments}, which this export cannot say to Megatron-LM; train it here",
+        f"the model needs {arguments}, which this export cannot express for Megatron-LM; train it here",
     ]
 
 

@@ -32,15 +32,15 @@ def test_shares_follow_names_and_not_places() -> None:
         ((TRAIN, "data.blend={kas: 0.2}"), "data.train has b/metafida, to which data.blend gives no share; it names kas"),
         (
             ("data.train=[a/kas,b/kas]", "data.blend={kas: 1}"),
-            "data.train has several data sets called kas, which data.blend cannot tell apart; rename their folders",
+            "data.train has several data sets called kas, which data.blend cannot distinguish; rename their folders",
         ),
         (
             (TRAIN, "data.blend={kas: 0.2, metafida: 0.8}", "data.weights=[1,2]"),
-            "data.blend and data.weights both say how much of each data set is seen; give one of them",
+            "data.blend and data.weights both set the share of each data set; give one of them",
         ),
         (
             (TRAIN, "data.blend={kas: 0.2, metafida: 0.8}", "schedule.epochs=1", "schedule.max_steps=null"),
-            "schedule.epochs sees all of the data, but data.blend takes parts of it; give one of them",
+            "schedule.epochs trains on all of the data, but data.blend selects parts of it; give one of them",
         ),
         ((TRAIN, "data.blend={kas: 0.2, metafida: 0}"), "data.blend is [0.2, 0.0]; expected numbers above 0"),
         ((TRAIN, "run.checkpoint_every_minutes=0"), "run.checkpoint_every_minutes is 0; expected a number above 0"),

@@ -168,7 +168,7 @@ REFUSED = {
     ),
     "no decay": (
         WSD[:1] + WSD[2:],
-        "schedule.decay_style is wsd, but schedule.decay_steps does not say how many steps its decay takes",
+        "schedule.decay_style is wsd, but schedule.decay_steps is not set; give the number of decay steps",
     ),
     "no shape": (
         WSD[:2],
@@ -176,7 +176,7 @@ REFUSED = {
     ),
     "no hold": (
         ["schedule.decay_style=warmup_hold"],
-        "schedule.decay_style is warmup_hold, but schedule.hold_steps does not say how many steps the highest rate is held",
+        "schedule.decay_style is warmup_hold, but schedule.hold_steps is not set; give the number of steps at the peak rate",
     ),
     "decay longer than the run": (
         [*WSD, "schedule.decay_steps=120"],
@@ -198,7 +198,7 @@ REFUSED = {
     ),
     "lowest of fixed": (
         ["schedule.decay_style=fixed", "schedule.min_learning_rate=1e-5"],
-        "schedule.min_learning_rate is 1e-05, but with schedule.decay_style fixed no step has another rate than learning_rate (0.001);"
+        "schedule.min_learning_rate is 1e-05, but with schedule.decay_style fixed every step has the rate learning_rate (0.001);"
         " leave it out, or set another decay_style",
     ),
     "embeddings swapped": (
@@ -216,7 +216,7 @@ REFUSED = {
     ),
     "embeddings that are frozen": (
         ["schedule.embedding_learning_rate=1e-2", "+freeze=[{frozen: [embeddings]}]"],
-        "schedule.embedding_learning_rate is given, but freeze leaves token table and output layer as they are; leave it out, or train them",
+        "schedule.embedding_learning_rate is given, but freeze freezes token table and output layer; leave it out, or train them",
     ),
     "ramp does not divide": (
         [*RAMP, "schedule.ramp_up.batch_size_increment=5"],
@@ -224,7 +224,7 @@ REFUSED = {
     ),
     "ramp from above": (
         [*RAMP, "schedule.ramp_up.start_batch_size=16"],
-        "schedule.ramp_up.start_batch_size (16) is not below global_batch_size (16); begin with fewer samples, or leave schedule.ramp_up out",
+        "schedule.ramp_up.start_batch_size (16) is not below global_batch_size (16); start with fewer samples, or leave schedule.ramp_up out",
     ),
     "ramp does not divide over the ranks": (
         [*RAMP, "schedule.ramp_up.batch_size_increment=2"],

@@ -107,7 +107,7 @@ def test_a_node_holds_what_its_processes_save_and_load() -> None:
     assert sentence == (
         "saving and loading checkpoints take at most 14 GiB of a node: 2.3 while saving, 2.4 while loading, and 4 processes of 3 (assumed),"
         " but the node has 13 GiB; spread the run over more nodes with fewer devices each (parallel.num_nodes, parallel.devices_per_node);"
-        " parallel.check_memory=false tries it all the same"
+        " parallel.check_memory=false skips this check"
     )
 
 
@@ -179,7 +179,7 @@ def test_gams_at_tensor_parallel_1_beats_the_papers_4_and_says_why() -> None:
     choices = ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)
     # Micro batches of 8 would be hardly faster than the recipe's 4, and fit only with layers computed again, which makes them slower.
     assert [choice.layout.micro_batch_size for choice in choices[:2]] == [4, 8] and choices[0].layout == ON_64
-    assert "4 layers of a stage computed again" in str(choices[1].layout) and choices[1].tokens_per_second < choices[0].tokens_per_second
+    assert "4 layers of a stage recomputed" in str(choices[1].layout) and choices[1].tokens_per_second < choices[0].tokens_per_second
     larger = judge(GAMS, replace(ON_64, micro_batch_size=8, accumulation_steps=2), PAPER_GPU)
     assert not larger.fit.fits and choices[0].tokens_per_second < larger.tokens_per_second < 1.01 * choices[0].tokens_per_second
     by_size = {size: next(c for c in choices if c.layout.tensor_parallel_size == size) for size in (1, 2, 4)}
@@ -255,7 +255,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert refusal(GAMS, replace(ON_64, micro_batch_size=16, accumulation_steps=1), PAPER_GPU) == [
         "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 72.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
         " optimizer, 36.1 of activations, 24.4 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 4 (26.6 GiB);"
-        " parallel.check_memory=false tries it all the same"
+        " parallel.check_memory=false skips this check"
     ]
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
     huge = PlannedModel({**OPT_1B, "num_layers": 240}, vocab_rows=80_000)
@@ -307,7 +307,7 @@ def test_as_few_layers_are_computed_again_as_a_layout_needs_to_fit() -> None:
     fewer = replace(found.layout, recomputation=replace(asked, num_layers=asked.num_layers - 1))
     assert not judge(GAMS, fewer, PAPER_GPU).fit.fits
     assert not judge(GAMS, replace(found.layout, recomputation=None), PAPER_GPU).fit.fits
-    assert f"micro batch {found.layout.micro_batch_size}, {asked.num_layers} layers of a stage computed again" in str(found.layout)
+    assert f"micro batch {found.layout.micro_batch_size}, {asked.num_layers} layers of a stage recomputed" in str(found.layout)
 
 
 def test_sequence_parallelism_is_ranked_and_asks_for_less_memory_and_time() -> None:

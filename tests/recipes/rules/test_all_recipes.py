@@ -207,7 +207,7 @@ def test_parameters_of_ofas_encoders(name: str, size: int | None, parameters: in
         ("parallel.pipeline_parallel_size=2",
          "parallel.pipeline_parallel_size is 2, but model.factorised_size is trained with 1 alone"),
         ("model.output_layer=copied",
-         "model.factorised_size needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied"),
+         "model.factorised_size needs tied embeddings; make the checkpoint with conversion.transfer --output-layer tied"),
     ],
 )  # fmt: skip
 def test_factors_that_no_published_run_can_train(override: str, sentence: str) -> None:

@@ -31,9 +31,7 @@ def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
 
 
 def test_sequence_must_fit_the_position_table() -> None:
-    assert _problem("data.sequence_length=256") == (
-        "data.sequence_length (256) is longer than the sequences that the model knows (128 positions)"
-    )
+    assert _problem("data.sequence_length=256") == ("data.sequence_length (256) is longer than the model's context length (128 positions)")
 
 
 def test_tokenizer_of_data_and_checkpoint_must_be_one() -> None:
@@ -99,7 +97,7 @@ def test_all_problems_come_together() -> None:
     for part in (
         "does not divide the 6 attention heads",
         "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest are 4 and 8",
-        "longer than the sequences that the model knows",
+        "longer than the model's context length",
         "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run; at most warmup_steps=80 or constant_steps=10 fits the other",
         "are they swapped?",
         "without data.validation",
@@ -113,7 +111,7 @@ def test_numbers_below_one_are_refused() -> None:
 
 
 def test_too_few_checkpoints_are_refused() -> None:
-    sentence = "run.keep_checkpoints is 1; expected at least 2, so that a damaged newest one leaves the one before"
+    sentence = "run.keep_checkpoints is 1; expected at least 2, so that an older one remains if the newest is damaged"
     assert _problem("run.keep_checkpoints=1") == sentence
     assert _problem("run.keep_held_checkpoints=-1") == "run.keep_held_checkpoints is -1; expected 0 or more"
 
@@ -244,12 +242,12 @@ def test_a_disk_with_space_is_not_full(tmp_path: Path) -> None:
 def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
     recipe = compose_recipe("demo_adapt", [*OVERRIDES, "precision=bf16"])
     without = render(plan(recipe, _inputs()))
-    assert "no GPU is named; give --gpu or parallel.gpu" in without
+    assert "no GPU is given; give --gpu or parallel.gpu" in without
     shown = plan(recipe, _inputs(), Options(gpu=find_gpu("h100-80gb"), num_gpus=8, count=3))
     assert "time on 2 x h100-80gb (calibrated)" in shown
     ranking = shown["fastest layouts on 8 x h100-80gb (calibrated)"]
     assert len(ranking) == 3 and all("fits" not in str(line) and "GiB" in str(line) for line in ranking.values())
-    assert "time model knows bfloat16 alone" in render(
+    assert "time model supports bfloat16 only" in render(
         plan(compose_recipe("demo_adapt", OVERRIDES), _inputs(), Options(gpu=find_gpu("h100-80gb")))
     )
 
@@ -258,7 +256,7 @@ def test_the_plan_knows_documents_that_do_not_see_each_other() -> None:
     """They are said, and cost the results of attention once more."""
     together, apart = (plan(compose_recipe("demo_adapt", [*OVERRIDES, *more]), _inputs()) for more in ((), ("data.document_mask=true",)))
     assert "samples of" not in together["schedule"]
-    assert apart["schedule"]["samples of"] == "documents that do not see each other"
+    assert apart["schedule"]["attention"] == "intra-document masking"
     [activations] = {name for section in together.values() for name in section if name.startswith("activations")}
     [before, after] = [next(section[activations] for section in found.values() if activations in section) for found in (together, apart)]
     assert float(str(after).split()[0]) > float(str(before).split()[0])
@@ -269,7 +267,7 @@ def test_freeze_rules_are_checked_against_the_run_and_its_pipeline() -> None:
         "freeze[0].until_step is 100; expected 1 to 99, or none for the whole run"
     )
     assert _problem("freeze=[{trained:[positions]}]", "parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2") == (
-        "freeze leaves pipeline stages 1 of 2 without anything to train, which the engine cannot save;"
+        "freeze leaves pipeline stages 1 of 2 without trainable parameters, which the engine cannot save;"
         " set parallel.pipeline_parallel_size=1"
     )
 

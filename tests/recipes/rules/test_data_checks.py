@@ -43,18 +43,18 @@ def _checked(*overrides: str, inputs: RunInputs | None = None) -> Recipe:
         (["data.weights=[1,0]"], "data.weights is [1.0, 0.0]; expected numbers above 0"),
         (["data.epochs=[1,2,3]"], "data.epochs has 3 numbers for 2 data sets in data.train; give one for all or one each"),
         (["schedule.epochs=0"], "schedule.epochs is 0; expected a number above 0"),
-        (["schedule.train_tokens=1000"], "schedule.max_steps and schedule.train_tokens both say how long the run is; give one of them"),
+        (["schedule.train_tokens=1000"], "schedule.max_steps and schedule.train_tokens both set the length of the run; give one of them"),
         (
             ["schedule.max_steps=null"],
-            "nothing says how long the run is; give schedule.max_steps, schedule.train_tokens or schedule.epochs",
+            "the length of the run is not set; give schedule.max_steps, schedule.train_tokens or schedule.epochs",
         ),
         (["data.shares.it=1"], "data.shares speak of it; say with data.languages which language each data set is in"),
-        (["data.shares={it:0.7,en:0.2}", "data.languages=[it,en]"], "data.shares are 0.9 together; expected 1"),
+        (["data.shares={it:0.7,en:0.2}", "data.languages=[it,en]"], "data.shares add up to 0.9; expected 1"),
         (["data.shares={it:0.7,en:0.2,sl:0.1}", "data.languages=[it,en]"], "data.shares has sl, but no data set is in it"),
         (["data.shares={it:1}", "data.languages=[it,en]"], "data.languages has en, which has no share in data.shares"),
         (
             ["schedule.epochs=2", "data.weights=[1,1]"],
-            "schedule.epochs sees all of the data, but data.weights takes parts of it; give one of them",
+            "schedule.epochs trains on all of the data, but data.weights selects parts of it; give one of them",
         ),
         (
             ["freeze=[{frozen: [body], until_epoch: 2}]", "schedule.epochs=2"],
@@ -68,16 +68,16 @@ def _checked(*overrides: str, inputs: RunInputs | None = None) -> Recipe:
         # 390 and 156 windows are 68 batches of 8.
         (
             ["schedule.epochs=1", "schedule.max_steps=69"],
-            "the run's 69 steps go beyond the data: data x epochs fill 68; set schedule.max_steps=68, or more epochs",
+            "the run's 69 steps need more data: data x epochs give 68; set schedule.max_steps=68, or more epochs",
         ),
         # Equal shares of 156 windows of the smaller set are 312 samples.
         (
             ["data.epochs=1", "data.weights=[1,1]", "schedule.max_steps=40"],
-            "the run's 40 steps go beyond the data: data x epochs fill 39; set schedule.max_steps=39, or more epochs",
+            "the run's 40 steps need more data: data x epochs give 39; set schedule.max_steps=39, or more epochs",
         ),
         (
             ["schedule.epochs=1", "schedule.global_batch_size=1000", "schedule.micro_batch_size=1000", "schedule.max_steps=null"],
-            "the run has less data than the 1000 samples of one step; give it more, or a smaller global_batch_size",
+            "the data has fewer than the 1000 samples of one step; give more data, or a smaller global_batch_size",
         ),
     ],
 )
@@ -97,8 +97,8 @@ def test_pairs_must_fit_and_are_seen_in_passes() -> None:
     inputs = replace(_inputs(), train=(Manifest(stage="data_prep.question_answers", facts=facts),))
     assert _problem("data.train=[pairs]", inputs=inputs) == (
         "recipe demo_adapt cannot run, 2 problems:\n"
-        "  - the data set pairs has a pair of 131 tokens, which is a sample of its own; set data.sequence_length to at least 130\n"
-        "  - questions with answers are seen in passes; give schedule.epochs"
+        "  - the data set pairs has a question-answer pair of 131 tokens, which has to fit into one sample; set data.sequence_length to at least 130\n"
+        "  - question-answer pairs are trained in epochs; give schedule.epochs"
     )
     facts["longest_pair"] = 129
     recipe = _checked("data.train=[pairs]", "schedule.epochs=2", "schedule.max_steps=null", inputs=inputs)
@@ -148,7 +148,7 @@ def test_another_model_is_refused() -> None:
     assert _problem("model.base=opt-1.3b") == (
         "the recipe is for opt-1.3b, but the checkpoint nemo has num_layers 4 instead of 24; hidden_size 96 instead of 2048;"
         " ffn_hidden_size 384 instead of 8192; num_attention_heads 6 instead of 32; num_query_groups None instead of 32;"
-        " give that model's checkpoint, or model.base=null to train another"
+        " give that model's checkpoint, or model.base=null to train another model"
     )
     assert "family opt instead of llama" in _problem("model.base=llama-2-7b")
     assert _problem("model.base=opt-13b").startswith("model.base is 'opt-13b'; did you mean opt-1.3b? The published models are opt-1.3b, ")
@@ -165,7 +165,7 @@ EXPERTS = {"num_moe_experts": 8, "moe_ffn_hidden_size": 80, "moe_router_topk": 2
     [
         (
             ["parallel.tensor_parallel_size=2"],
-            "the checkpoint nemo has 8 experts, which Megatron-core trains over 2 tensor-parallel ranks only where these cut sequences too;"
+            "the checkpoint nemo has 8 experts, which Megatron-core trains over 2 tensor-parallel ranks only with sequence parallelism;"
             " set parallel.sequence_parallel=true, or parallel.tensor_parallel_size=1",
         ),
         (
@@ -177,8 +177,8 @@ EXPERTS = {"num_moe_experts": 8, "moe_ffn_hidden_size": 80, "moe_router_topk": 2
         ),
         (
             ["+lora={rank:8}", "parallel.tensor_parallel_size=1", "parallel.devices_per_node=1"],
-            "lora puts adapters on layers that every token goes through, but the checkpoint nemo has 8 experts; leave out lora, and say in"
-            " freeze what stays as it is",
+            "lora puts adapters on dense layers only, but the checkpoint nemo has 8 experts; leave out lora, and"
+            " choose the trained parameters with freeze",
         ),
         (["model.expert_balance=-1"], "model.expert_balance is -1; expected 0 or more"),
     ],
@@ -197,7 +197,7 @@ def test_a_model_without_experts_has_no_balance_of_them() -> None:
 def test_documents_of_samples_whose_length_decides_the_rotations() -> None:
     inputs = replace(_inputs(), family="phi3", model={**_inputs().model, "longrope_positions": 32})
     assert _problem("data.document_mask=true", "data.sequence_length=64", inputs=inputs) == (
-        "data.document_mask has each document rotate as if it were alone, but the checkpoint nemo rotates otherwise in samples of more than 32"
+        "data.document_mask computes rotary positions for each document separately, but the checkpoint nemo changes them in samples of more than 32"
         " tokens (longrope); set data.sequence_length (64) to at most 32, or data.document_mask=false"
     )
     _checked("data.document_mask=true", "data.sequence_length=32", inputs=inputs)
@@ -208,7 +208,7 @@ def test_sinks_are_refused() -> None:
     model = {**_inputs().model, **EXPERTS, "softmax_type": "learnable"}
     assert _problem(inputs=replace(_inputs(), model=model)) == (
         "the checkpoint nemo has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-        " Megatron-core's own experts let no gradient through their biases; give a model without"
+        " Megatron-core's experts give their biases no gradient; give a model without"
     )
 
 
@@ -235,7 +235,7 @@ def test_factors_must_make_the_table(tmp_path: Path) -> None:
     assert _problem(f"model.factors={path}", "model.factorised_size=4", "+objective=two_tokens", *pipeline) == (
         "recipe demo_adapt cannot run, 4 problems:\n"
         f"  - the recipe trains factors of 4 dimensions, but {path} has 8\n"
-        f"  - {path} makes a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to be of one transfer\n"
+        f"  - {path} gives a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to come from the same transfer\n"
         "  - parallel.pipeline_parallel_size is 2, but model.factors is trained with 1 alone\n"
         "  - objective is two_tokens, but model.factors is trained with next_token or masked alone"
     )
@@ -294,6 +294,4 @@ def test_a_stage_that_ends_after_a_pass_can_be_said_in_steps(capsys: pytest.Capt
     checked(_inputs(), *run, "freeze.1.until_step=5", "freeze.1.until_epoch=null")
     assert compose_recipe("demo_adapt", (*OVERRIDES, "schedule.max_steps=20")).schedule.max_steps == 20
     told = capsys.readouterr().err
-    assert (
-        told == "note: schedule.max_steps is given twice, as schedule.max_steps=10 and as schedule.max_steps=20; the last of them counts\n"
-    )
+    assert told == "note: schedule.max_steps is given twice, as schedule.max_steps=10 and as schedule.max_steps=20; the last one is used\n"

@@ -63,9 +63,9 @@ def test_output_is_the_token_table_where_they_are_one_matrix() -> None:
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        (FreezeRule(), "freeze[0] has to give one of frozen and trained, and the other one not"),
-        (FreezeRule(frozen=("body",), trained=("output",)), "freeze[0] has to give one of frozen and trained, and the other one not"),
-        (FreezeRule(frozen=("*",)), "freeze leaves nothing to train in the first step; name what is trained"),
+        (FreezeRule(), "freeze[0] has to give either frozen or trained, not both"),
+        (FreezeRule(frozen=("body",), trained=("output",)), "freeze[0] has to give either frozen or trained, not both"),
+        (FreezeRule(frozen=("*",)), "freeze leaves no trainable parameters in the first step; name what is trained"),
         (
             FreezeRule(frozen=("embeding",)),
             "freeze[0] names embeding, which matches no parameter of the model; the nearest are embeddings, "

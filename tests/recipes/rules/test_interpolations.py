@@ -33,7 +33,7 @@ def test_what_stands_for_too_much_is_refused_at_once(content: dict[str, object])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"a": "${b}", "b": "${a}"}, "a contains itself by an interpolation; write out what is meant"),
+        ({"a": "${b}", "b": "${a}"}, "a contains itself by an interpolation; write the value out"),
         ({"a": {"b": "${a}"}}, "a contains itself by an interpolation"),
         ({"a0": "x", **{f"a{n}": f"${{a{n - 1}}}" for n in range(99, 0, -1)}}, "is named by more than 50 interpolations in a row"),
         ({"a": "${oc.create:'[1,2]'}"}, "an interpolation names a key, such as ${schedule.max_steps}, or a variable"),

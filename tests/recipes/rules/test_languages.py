@@ -134,20 +134,21 @@ def refusal(inputs: Inputs, *overrides: str) -> str:
 def test_what_contradicts_a_power_of_the_text(inputs: Inputs) -> None:
     two = f"data.train=[{inputs.data},{inputs.held_out}]"
     assert refusal(inputs, two, "data.sampling_exponent=0.3") == (
-        "data.sampling_exponent is 0.3, by which languages are drawn; say with data.languages which language each data set is in, give"
+        "data.sampling_exponent is 0.3, with which languages are sampled; give with data.languages the language of each data set is in, give"
         " data.table, or set it to null"
     )
     both = (two, "data.sampling_exponent=0.3", "data.languages=[sl,en]", "data.shares={sl: 0.5, en: 0.5}")
     assert refusal(inputs, *both) == (
-        "data.shares and data.sampling_exponent both say how much of each data set is seen; set data.sampling_exponent=null, or leave the"
+        "data.shares and data.sampling_exponent both set the share of each data set; set data.sampling_exponent=null, or leave the"
         " other out"
     )
     assert refusal(inputs, two, "data.languages=[sl,en]", "data.sampling_exponent=1.5") == (
-        "data.sampling_exponent is 1.5; expected 0 to 1, from all languages alike to as much as there is of each"
+        "data.sampling_exponent is 1.5; expected 0 to 1, from equal shares of all languages to shares by size"
     )
     passes = (two, "data.languages=[sl,en]", "data.sampling_exponent=0.3", "schedule.epochs=1", "schedule.max_steps=null")
     assert (
-        refusal(inputs, *passes) == "schedule.epochs sees all of the data, but data.sampling_exponent takes parts of it; give one of them"
+        refusal(inputs, *passes)
+        == "schedule.epochs trains on all of the data, but data.sampling_exponent selects parts of it; give one of them"
     )
 
 

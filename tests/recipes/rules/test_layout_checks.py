@@ -83,7 +83,7 @@ def test_a_layout_too_big_for_the_gpu_of_the_machine_is_refused_where_the_recipe
     assert problem(inputs, *settings, visible=there) == (
         "the layout (TP 1 x PP 1 x DP 2, micro batch 4) needs 28.3 GiB on each NVIDIA GeForce RTX 4090, which has 24.0: 25.4 of weights,"
         " gradients and optimizer, 0.4 of activations, 0.0 of logits; one that fits is TP 2 x PP 1 x DP 1, micro batch 8, sequence parallel (22.0 GiB);"
-        " parallel.check_memory=false tries it all the same"
+        " parallel.check_memory=false skips this check"
     )
     checked(inputs, *settings, "parallel.check_memory=false", visible=there)
     checked(inputs, *settings, "parallel.gpu=h200-141gb", visible=there)  # the recipe's is the one that counts
@@ -94,7 +94,7 @@ def test_a_layout_too_big_for_the_gpu_of_the_machine_is_refused_where_the_recipe
     [
         (
             ["parallel.tensor_parallel_size=1", "schedule.micro_batch_size=4"],
-            "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1; leave it out, or set"
+            "parallel.sequence_parallel splits sequences over tensor-parallel ranks, but parallel.tensor_parallel_size is 1; leave it out, or set"
             " tensor_parallel_size to at least 2",
         ),
         (
@@ -131,7 +131,7 @@ def test_sequences_are_cut_among_ranks_into_equal_parts(overrides: list[str], se
         (["granularity=selective", "modules=[mlp,layernorm]"], "recomputation.modules names layernorm; known are core_attn, mlp"),
         (
             ["granularity=selective", "method=block", "num_layers=2"],
-            "recomputation.method and recomputation.num_layers choose among whole layers, but the granularity is selective; leave out what chooses",
+            "recomputation.method and recomputation.num_layers select whole layers, but the granularity is selective; leave them out, or set granularity=full",
         ),
     ],
 )
@@ -156,8 +156,7 @@ def test_a_sample_must_be_cut_into_equal_pieces() -> None:
 def test_samples_of_an_encoder_are_not_cut() -> None:
     inputs = replace(_inputs(), model={**MODEL, "num_token_types": 1})
     assert _problem("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=1", "data.sequence_length=48", inputs=inputs) == (
-        "parallel.context_parallel_size (2) cuts samples of models whose tokens see those before them alone, but this one is an encoder; set"
-        " it to 1"
+        "parallel.context_parallel_size is 2, but context parallelism is for causal models and this one is an encoder; set it to 1"
     )
 
 
@@ -172,7 +171,7 @@ def test_pieces_of_samples_must_be_cut_into_equal_parts_again() -> None:
 
 def test_a_sample_must_have_enough_tokens_to_be_cut() -> None:
     cut = ("parallel.context_parallel_size=16", "parallel.tensor_parallel_size=1", "parallel.num_nodes=8")
-    expected = "has too few tokens for parallel.context_parallel_size (16), which cuts every sample into 2 x 16 = 32 pieces; possible sizes are 1, 2, 4"
+    expected = "has too few tokens for parallel.context_parallel_size (16), which splits every sample into 2 x 16 = 32 chunks; possible sizes are 1, 2, 4"
     assert _problem(*cut, "data.sequence_length=8") == f"data.sequence_length (8) {expected}"
     assert _problem(*cut, "data.sequence_length=1").endswith("only 1 is possible")
 

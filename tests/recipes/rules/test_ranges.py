@@ -87,7 +87,7 @@ def test_a_recipe_json_that_was_cut_is_named(tmp_path: Path, content: str) -> No
     with pytest.raises(ValueError) as error:
         record_recipe(tmp_path, compose_recipe("demo_adapt"))
     assert str(error.value).startswith(f"{tmp_path}/recipe.json is not the recipe of a run (")
-    assert str(error.value).endswith("; bring it back, from attempts/latest under Slurm, or choose another --output")
+    assert str(error.value).endswith("; restore it (under Slurm from attempts/latest), or choose another --output")
 
 
 @pytest.mark.parametrize("content", ["5", "- 5", "", "text", "true"])
@@ -120,7 +120,7 @@ def test_what_hydra_would_not_understand_is_refused(content: str, sentence: str,
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(ValueError, match=sentence):
         compose_recipe(str(tmp_path / "mine.yaml"))
-    with pytest.raises(ValueError, match="would set Hydra itself"):
+    with pytest.raises(ValueError, match="configures Hydra"):
         compose_recipe("demo_adapt", ["hydra.run.dir=x"])
 
 
