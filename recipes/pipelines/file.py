@@ -112,11 +112,11 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
     problems += [f"{name!r} is no name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)]
     problems += [f"{name} is both a stage and an axis" for name in pipeline.stages if name in pipeline.axes]
     if ROOT.is_relative_to(pipeline.root):
-        problems.append(f"work_dir is {pipeline.work_dir!r}, the checkout or what it lies in; give a directory of its own")
+        problems.append(f"work_dir is {pipeline.work_dir!r}, the checkout or a parent of it; give a separate directory")
     for axis, by_value in pipeline.options.items():
         known = pipeline.axes.get(axis, ())
         problems += [
-            f"options.{axis}.{value} is for no value of an axis; {axis} has {', '.join(known) or 'none'}"
+            f"options.{axis}.{value} names no value of the axis; {axis} has {', '.join(known) or 'none'}"
             for value in by_value
             if value not in known
         ]
@@ -244,18 +244,18 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
     if not stage.keep and stage.output is None:
         yield f"stage {name} has keep: false but no output that could be removed; leave it out"
     if stage.resources not in pipeline.resources:
-        yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
+        yield f"stage {name} requests the resources {stage.resources}; known are {', '.join(pipeline.resources)}"
     elif (nodes := pipeline.resources[stage.resources].nodes) < 1:
         yield f"the resources {stage.resources} have {nodes} nodes; expected at least 1"
     elif nodes > 1 and stage.command is not None and "--ray" not in stage.command.split():
-        yield f"stage {name} gets {nodes} nodes, but works on one; add --ray to its command, or give it one node"
+        yield f"stage {name} requests {nodes} nodes, but uses only one; add --ray to its command, or request one node"
     named = {options.get(reference, reference) for reference in _names_in(_text_of(stage))}
     for reference in _names_in(_text_of(stage)) & set(options):
         named = named.union(*map(_names_in, pipeline.options[options[reference]].values()))
     for unknown in sorted((named | _names_in(stage.output or "")) - set(known)):
         yield f"stage {name} names {{{unknown}}}; there are {', '.join(known)}"
     for axis in sorted(named & set(pipeline.axes) - _names_in(stage.output)) if stage.output is not None else ():
-        yield f"stage {name} is repeated over {axis}, but all would write to one place; put {{{axis}}} into its output"
+        yield f"stage {name} is repeated over {axis}, but all its runs would write to the same place; put {{{axis}}} into its output"
     if other := sorted(_names_in(stage.output or "") & set(pipeline.stages)):
         yield f"the output of stage {name} names stage {other[0]}; expected a path below work_dir"
     if stage.command is not None:
@@ -289,13 +289,13 @@ def _place_problems(pipeline: Pipeline) -> Iterator[str]:
         if pipeline.root not in place.parents:
             yield f"the output of {task.name} is {place}; expected a path below work_dir, {pipeline.root}"
         elif place in places:
-            yield f"{places[place].name} and {task.name} have one output, {place}; give each its own"
+            yield f"{places[place].name} and {task.name} have the same output, {place}; give each its own"
         else:
             places[place] = task
     for place, task in places.items():
         outer = next((places[parent] for parent in place.parents if parent in places), None)
         if outer is not None:
-            yield f"the output of {task.name}, {place}, lies within that of {outer.name}; put it beside"
+            yield f"the output of {task.name}, {place}, lies within that of {outer.name}; move it outside"
 
 
 def _cycles(pipeline: Pipeline) -> list[str]:
@@ -305,4 +305,4 @@ def _cycles(pipeline: Pipeline) -> list[str]:
     while ready := [name for name in needs if name not in done and needs[name] <= done]:
         done.update(ready)
     left = [name for name in needs if name not in done]
-    return [f"the stages {', '.join(left)} wait for each other in a circle"] if left else []
+    return [f"the stages {', '.join(left)} depend on each other in a cycle"] if left else []

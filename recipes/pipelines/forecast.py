@@ -181,7 +181,7 @@ def _measured(pipeline: Pipeline, task: Task) -> float | None:
 
 def _smaller(pipeline: Pipeline, task: Task) -> str:
     if pipeline.stages[task.stage].train is not None:
-        return "set schedule.micro_batch_size lower, or parallel.devices_per_node"
+        return "lower schedule.micro_batch_size or parallel.devices_per_node"
     return "give it a smaller model"
 
 

@@ -59,7 +59,7 @@ def _lock(stream: IO[str], root: Path) -> None:
             # What a run that was killed had started is about to end.
             if holder is None or not holder.is_gone or time.monotonic() > end:
                 by = f"by {holder}" if holder is not None else "by another run"
-                raise InUseError(f"{root} is being worked in {by}; wait for it, stop it, or choose another work_dir") from None
+                raise InUseError(f"{root} is in use {by}; wait for it, stop it, or choose another work_dir") from None
             time.sleep(_POLL_SECONDS)
 
 
@@ -116,7 +116,7 @@ class LocalRun:
             finally:
                 self._end_all()
         if self._signal:
-            print("stopped; the same command goes on from here", file=sys.stderr)
+            print("stopped; run the same command to resume from here", file=sys.stderr)
             raise SystemExit(128 + self._signal)
         for task, what in self.failures.items():
             if what:

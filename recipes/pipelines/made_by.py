@@ -37,7 +37,7 @@ def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[
             return f"it was made with {name}={made!r}, and the stage has {_plain(wanted[name])!r}"
     for name, read in inputs:
         if read.digest not in manifest.inputs.values():
-            return f"it was not made from the output of stage {name} that is there"
+            return f"it was not made from the present output of stage {name}"
     return None
 
 

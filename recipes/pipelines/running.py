@@ -9,7 +9,7 @@ from recipes.pipelines.file import Pipeline, Task, command_of
 from recipes.pipelines.state import Record, is_complete, write_record
 
 LOGS_NAME = "logs"
-ENDED_EARLY = "was ended before it could say why"
+ENDED_EARLY = "was ended before it could report an error"
 
 
 def note_start(pipeline: Pipeline, task: Task, *, log: str) -> None:
@@ -39,7 +39,7 @@ def note_end(pipeline: Pipeline, task: Task, code: int, error: str, *, log: str,
 
 def failure_sentence(task: Task, what: str, *, log: str) -> str:
     """What a user is told of a task that failed."""
-    return f"stage {task.name} {what}; all that it wrote is in {log}; put that right and run the pipeline again, what is complete is not done again"
+    return f"stage {task.name} {what}; its output is in {log}; fix the cause and run the pipeline again: complete stages are skipped"
 
 
 def last_error(lines: Iterable[str]) -> str:

@@ -18,4 +18,4 @@ def render_stages(work: Work) -> str:
         for task in tasks:
             mark = "$" if task in work.tasks else "#"
             lines.append(f"  {mark} {shlex.join(command_of(pipeline, task))}")
-    return "\n".join([*lines, "", "$ runs; # is complete, or not among the chosen stages"])
+    return "\n".join([*lines, "", "$ will run; # is complete, or not selected"])

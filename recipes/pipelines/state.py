@@ -17,7 +17,7 @@ from recipes.runs.run_dir import CHECKPOINTS_NAME, is_lengthened
 from recipes.runs.run_state import read_recipe, read_run_state
 
 RECORDS_NAME = "stages"
-_WAYS = "give --rerun to make it again, or choose another work_dir"
+_WAYS = "give --rerun to run it again, or choose another work_dir"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
     """
     found = standing(pipeline, task)
     if found.change is not None:
-        raise ValueError(f"stage {task.name}: {_place(pipeline, task)} was not made by what the stage would run: {found.change}; {_WAYS}")
+        raise ValueError(
+            f"stage {task.name}: {_place(pipeline, task)} was made by another command than the stage would run: {found.change}; {_WAYS}"
+        )
     return found.is_complete
 
 

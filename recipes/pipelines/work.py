@@ -79,7 +79,7 @@ def find_work(pipeline: Pipeline, choice: Choice = Choice()) -> Work:
     complete = {task for task in everything if found[task].is_complete} - stale.keys()
     tasks = tasks_to_run(pipeline, complete, chosen)
     unmet = [(task, need) for task in tasks for need in needs_of(pipeline, task) if need not in complete and need not in tasks]
-    problems = [f"stage {task.name} reads {need.name}, which is not complete and not among the chosen stages" for task, need in unmet[:1]]
+    problems = [f"stage {task.name} reads the output of {need.name}, which is not complete and not selected" for task, need in unmet[:1]]
     kept = [task for task in goes if is_there(pipeline, task) and (_trains(pipeline, task) or not found[task].is_own)]
     if kept and not choice.rerun:
         whys = "; ".join(f"{task.name}: {why}" for task, why in goes.items() if why)
@@ -143,7 +143,7 @@ def _chosen(pipeline: Pipeline, choice: Choice) -> set[str]:
     if choice.start:
         chosen &= _reached(choice.start, users)
     if not chosen:
-        raise ValueError(f"no stage lies between {choice.start or choice.only} and {choice.until or choice.only}")
+        raise ValueError(f"there is no stage between {choice.start or choice.only} and {choice.until or choice.only}")
     return chosen
 
 

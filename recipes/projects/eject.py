@@ -10,26 +10,26 @@ from recipes.projects.expand import SOURCE, expand_project
 _COMMENTS = {
     "model_file": "The model as it is published.",
     "source": "The model to start from, as a Hugging Face folder.",
-    "collect": "Published corpora in one form.",
+    "collect": "Published corpora in one format.",
     "read": "Texts under the usual key.",
-    "clean": "What is no text is removed, with the reasons counted.",
-    "split": "Whole documents are held out.",
-    "text": "Each text once, and none that held-out text has too.",
-    "tokenizer": "Tokens of the new languages and the source's.",
+    "clean": "Documents that are no text are removed, with the reasons counted.",
+    "split": "Whole documents are set aside as held-out text.",
+    "text": "Duplicates are removed, and documents that also occur in held-out text.",
+    "tokenizer": "The tokenizer of the new languages and the source language.",
     "compare": "Which method starts best, by bits per byte of held-out text?",
     "start": "The model with its new tokens, untrained.",
-    "nemo": "The same for the engine.",
+    "nemo": "The same model in the training engine's format.",
     "data": "Text as token ids.",
-    "heldout": "Held-out text as token ids, for the training to look at.",
+    "heldout": "Held-out text as token ids, for validation during training.",
     "helper": "A model of the new language.",
     "train": "Continued pretraining.",
     "export": "A checkpoint as a Hugging Face folder.",
-    "verify": "Is it the same model in both formats?",
+    "verify": "Check that both formats hold the same model.",
     "evaluate": "All models on the same held-out text.",
     "continuations": "The same prompts continued.",
     "vocabularies": "Pieces per word and bytes per token.",
     "report": "Curves, tables and texts on a page.",
-    "intervals": "Differences to the source's own vocabulary trained alike, with intervals and tests.",
+    "intervals": "Differences from the baseline with the source's own vocabulary (LAPT), with intervals and tests.",
 }
 
 
@@ -40,7 +40,7 @@ def eject_text(path: Path, *, overrides: Sequence[str] = ()) -> str:
     pipeline = expand_project(path, overrides=overrides)
     stages = pipeline.pop("stages")
     lines = [
-        f"# All stages of {path.name}, written out; `scion run` takes this file as it takes that one, and nothing connects the two any more.",
+        f"# All stages of {path.name}, written out; `scion run` takes this file like the project, but later changes of the project do not reach it.",
         "# {name} stands for the output of the stage NAME, {work_dir} for the folder of all outputs (docs/slurm.md, pipelines).",
         yaml.safe_dump(pipeline, sort_keys=False, allow_unicode=True, width=160),
         "stages:",

@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         gguf = smollm2.fetch() if is_bundled else None
     except smollm2.NotAvailable as reason:
-        print(f"SmolLM2-135M is not to be had: {reason}; `make demo-tiny` needs no model, or give a folder as `source`", file=sys.stderr)
+        print(
+            f"SmolLM2-135M cannot be downloaded: {reason}; `make demo-tiny` needs no model, or give a folder as `source`", file=sys.stderr
+        )
         return command.WRONG
     if arguments.output is None:
         return command.DONE
@@ -52,7 +54,9 @@ def _download(name: str, target: Path) -> None:
         snapshot_download(name, local_dir=target, allow_patterns=list(_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"the model {name} cannot be fetched: {reason}; give a folder as `source`, or try again with a network") from error
+        raise ValueError(
+            f"the model {name} cannot be downloaded: {reason}; give a folder as `source`, or try again with internet access"
+        ) from error
     shutil.rmtree(target / ".cache", ignore_errors=True)  # what the library notes about its downloads
 
 

@@ -218,7 +218,7 @@ def _number_problems(project: Project) -> Iterator[str]:
 def _work_dir_problems(loaded: LoadedProject) -> Iterator[str]:
     work_dir = loaded.work_dir
     if ROOT.is_relative_to(work_dir):
-        yield f"machine.work_dir is {work_dir}, the checkout or what it lies in; give a folder of its own"
+        yield f"machine.work_dir is {work_dir}, the checkout or a parent of it; give a separate folder"
     there = next(path for path in (work_dir, *work_dir.parents) if path.exists())
     if not there.is_dir():
         yield f"machine.work_dir is {work_dir}, but {there} is a file; give a folder of its own"
@@ -257,7 +257,7 @@ def _language_problems(loaded: LoadedProject) -> Iterator[str]:
     if loaded.source_kind == TINY and not (source and source.texts):
         yield f"source is tiny, a model that is made here, but languages.{project.source_language} has no texts to train it on; give some"
     if clashing := sorted(project.evaluation.texts.keys() & project.languages.keys()):
-        yield f"evaluation.texts.{clashing[0]} is called as a language; the held-out text of that is measured anyway, give another name"
+        yield f"evaluation.texts.{clashing[0]} has the name of a language, whose held-out text is evaluated anyway; choose another name"
 
 
 def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
@@ -267,16 +267,16 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
         if not _NAME.fullmatch(name):
             yield f"{key} is no name; expected letters, digits, - and _"
         if name in _TAKEN:
-            yield f"{key} is called as a folder of the outputs; choose another name than {', '.join(_TAKEN)}"
+            yield f"{key} has the name of an output folder; choose another name than {', '.join(_TAKEN)}"
         chosen = [kind for kind in ("replace", "expand", "swap", "keep", "tokenizer") if getattr(given, kind)]
         if len(chosen) != 1:
             yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, swap, keep and tokenizer"
         if given.swap_scripts and not given.swap:
-            yield f"{key}.swap_scripts says what swap takes out, but there is none; leave it out"
+            yield f"{key}.swap_scripts selects the tokens that swap removes, but there is no swap; leave it out"
         if unknown := [code for code in given.languages if code not in project.languages]:
             yield f"{key}.languages names {unknown[0]}; the languages are {', '.join(project.languages)}"
         if given.keep and given.methods:
-            yield f"{key}.methods says how new tokens are made, but keep adds none; leave it out"
+            yield f"{key}.methods selects how new tokens are initialised, but keep adds none; leave it out"
         for method in given.methods:
             yield from _method_problems(project, f"{key}.methods", method)
     if not project.transfer.methods and not all(given.keep or given.methods for given in project.vocabulary.values()):
@@ -344,7 +344,7 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
     written_paths = [str(loaded.file.parent), str(loaded.work_dir), project.source, *(given for _, given in single if given)]
     written_paths += [path for language in project.languages.values() for path in (*language.texts, *language.heldout)]
     if wrong := [path for path in written_paths if "{" in path or "}" in path]:
-        yield f"the path {wrong[0]} has braces, which a pipeline takes for a reference; rename it"
+        yield f"the path {wrong[0]} contains braces, which a pipeline reads as a reference; rename it"
 
 
 def _text_problems(loaded: LoadedProject, key: str, written: str) -> Iterator[str]:

@@ -46,7 +46,7 @@ def project_text(answers: Answers) -> str:
         return f"{written:<{_WIDTH}} # {known[section + name].meaning}"
 
     lines = [
-        "# `scion run` runs it, `scion explain KEY` says what may be given besides.",
+        "# `scion run` runs it, `scion explain KEY` explains all keys.",
         line("", "source", _quoted(answers.source), 0),
         "languages:",
     ]
@@ -105,7 +105,7 @@ def recipe_text(name: str) -> str:
     """A recipe file: the usual keys with what they mean, others by `scion explain --recipe`."""
     meaning = explanations()
     lines = [
-        "# A recipe of your own: `recipes.plan --recipe FILE` says what it costs and refuses what would fail.",
+        "# A recipe of your own: `recipes.plan --recipe FILE` shows its cost and refuses what would fail.",
         "# ???: given by the project, or on the command line as model.checkpoint=DIR data.train=[DIR].",
         f"{f'name: {name}':<{_WIDTH}} # {meaning['name']}",
         f"{'seed: 42':<{_WIDTH}} # {meaning['seed']}",

@@ -52,5 +52,5 @@ def rehearse_apart(recipe_argument: str, overrides: Sequence[str], *, gpu: str |
         if done.returncode == 2:
             raise ValueError(said) from None
         all_of_it = suggested("recipes.rehearse", *words)
-        raise ValueError(f"the rehearsal of {recipe_argument} failed ({said}); `{all_of_it}` shows all of it") from None
+        raise ValueError(f"the rehearsal of {recipe_argument} failed ({said}); `{all_of_it}` shows the whole output") from None
     return document

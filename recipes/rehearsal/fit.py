@@ -46,7 +46,7 @@ def _advice(recipe: Recipe, inputs: RunInputs, most_gib: float, gpu: Gpu) -> str
 def fit_problems(document: Mapping[str, Any]) -> list[str]:
     """A sentence for each rank of a rehearsal that does not fit, the one that needs the most first."""
     return [
-        f"rank {report['rank']} needs {fit['in words']} ({fit['gpu']}), by its rehearsal: the most is there in {report['fullest of all']}; {fit['advice']}"
+        f"rank {report['rank']} needs {fit['in words']} ({fit['gpu']}), by its rehearsal: the peak is in {report['fullest of all']}; {fit['advice']}"
         for report in sorted(document["ranks"], key=lambda report: -report["most"])
         if (fit := report["fit"]) is not None and not fit["fits"]
     ]

@@ -66,16 +66,16 @@ def shown_rehearsal(document: Mapping[str, Any]) -> dict[str, Any]:
     drawing = Drawing(
         light,
         dark,
-        alternative="Memory of every rehearsed rank at the fullest moment of each phase, stacked by what it consists of; the figures are in the tables below.",
+        alternative="Peak memory of every rehearsed rank in each phase, stacked by kind; the figures are in the tables below.",
         caption=(
-            "The fullest moment of each phase, counted tensor by tensor, and what was there then. On the right the planner's figure of the"
-            f" same rank, with the {RUNTIME_GIB} GiB that are assumed for CUDA, NCCL and the allocator's gaps; the dashed line is the GPU's memory."
+            "Peak memory of each phase, counted tensor by tensor, by kind. On the right the planner's estimate for the"
+            f" same rank, with {RUNTIME_GIB} GiB assumed for CUDA, NCCL and allocator fragmentation; the dashed line is the GPU's memory."
         ),
     )
     stand_ins = ", ".join(reports[0].get("stand-ins", ()))
     intro = (
-        f"{document['layout']}, {document['processes']:,} processes. Played on simulated GPUs, with tensors that have sizes and no values:"
-        " nothing here says anything about losses or speed." + (f" With stand-ins for {stand_ins}." if stand_ins else "")
+        f"{document['layout']}, {document['processes']:,} processes. Executed on simulated GPUs, with tensors that have sizes and no values:"
+        " losses and speed are not measured." + (f" With simulated packages: {stand_ins}." if stand_ins else "")
     )
     return {"intro": intro, "drawing": drawing, "ranks": [_shown_rank(report) for report in reports]}
 

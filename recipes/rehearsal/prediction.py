@@ -116,17 +116,19 @@ def verdict(steps: Sequence[FirstStep]) -> tuple[bool, str, str]:
         steps: at least one; the rank that is furthest above its rehearsal is named.
     """
     worst = max(steps, key=lambda step: step.ratio)
-    told = str(worst) + (f", of {len(steps)} ranks the most above" if len(steps) > 1 else "")
+    told = str(worst) + (f", the largest excess of {len(steps)} ranks" if len(steps) > 1 else "")
     if worst.ratio <= 1 + TOLERANCE:
         below = min(steps, key=lambda step: step.ratio)
-        less = "; less was needed than counted, so the layout has more room than the plan says" if below.ratio < 1 - TOLERANCE else ""
+        less = "; less was needed than counted, so the layout has more headroom than the plan shows" if below.ratio < 1 - TOLERANCE else ""
         return True, told + less, ""
     advice = f"more than {TOLERANCE:.0%} above"
     if match := re.search(r"uses ([^;]*)", worst.kernels):
-        advice += f": {match[1]} keeps tensors that a rehearsal does not know"
+        advice += f": {match[1]} keeps tensors that the rehearsal does not count"
     if worst.gpu_gib is not None:
         left = worst.gpu_gib - worst.measured_gib - RUNTIME_GIB
         advice += f"; {max(left, 0):.1f} of {worst.gpu_gib:.1f} GiB are left beside CUDA and NCCL"
         if left < 0:
-            advice += ", so later steps may find none: take a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
+            advice += (
+                ", so later steps may run out of memory: use a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
+            )
     return False, told, advice

@@ -52,7 +52,7 @@ def require_torch() -> None:
     found = metadata.version("torch")
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
-        raise ValueError(f"a rehearsal needs torch {oldest} or newer, found {found}; rehearse in the environment of requirements.txt")
+        raise ValueError(f"a rehearsal needs torch {oldest} or newer, found {found}; use the environment of requirements.txt")
 
 
 def wanted_ranks(recipe: Recipe, text: str) -> list[int]:

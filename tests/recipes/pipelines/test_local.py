@@ -82,12 +82,12 @@ def test_a_failure_is_told_with_its_log_and_what_does_not_depend_on_it_goes_on(t
     assert "after: not started, it needs text\n" in told and "beside: done" in told
     last = told.splitlines()[-1]
     assert last.startswith("error: stage text failed with exit code 2: ") and "none.txt does not exist" in last
-    assert last.endswith(f"{pipeline.root}/logs/text.log; put that right and run the pipeline again, what is complete is not done again")
+    assert last.endswith(f"{pipeline.root}/logs/text.log; fix the cause and run the pipeline again: complete stages are skipped")
     assert [task.name for task in find_work(pipeline).tasks] == ["text", "after"]
 
 
 def test_one_run_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
-    with only_run(tmp_path), pytest.raises(InUseError, match=rf"{tmp_path} is being worked in by process {os.getpid()} on .*; wait for it"):
+    with only_run(tmp_path), pytest.raises(InUseError, match=rf"{tmp_path} is in use by process {os.getpid()} on .*; wait for it"):
         only_run(tmp_path).__enter__()
     with only_run(tmp_path):
         pass
@@ -154,7 +154,7 @@ def test_a_run_that_is_ended_or_killed_goes_on_and_ends_the_same(tmp_path: Path)
         assert process.returncode in (-number, 128 + number, 0), told
         if process.returncode == 128 + number:
             # What it waits for may be there already, so that the signal comes before the run begins.
-            assert told.endswith(("stopped; the same command goes on from here\n", "error: interrupted\n"))
+            assert told.endswith(("stopped; run the same command to resume from here\n", "error: interrupted\n"))
     subprocess.run(command("killed"), cwd=ROOT, check=True, timeout=300)
     assert digests(work) == digests(tmp_path / "whole") and len(digests(work)) == 4
 
@@ -262,4 +262,4 @@ def test_show_prints_the_stages_and_runs_nothing(tmp_path: Path, capsys: pytest.
     assert "data <- tokenizer\n  # python -m data_prep.to_megatron" in told and not (tmp_path / "work").exists()
     assert run.main([str(file), "--show", "--on", "local"]) == 0
     told = capsys.readouterr().out
-    assert "#SBATCH --array=0,1" in told and told.endswith("\nNothing was sent; add --submit to send it.\n")
+    assert "#SBATCH --array=0,1" in told and told.endswith("\nNothing was submitted; add --submit to submit.\n")

@@ -78,8 +78,8 @@ def test_an_output_that_this_pipeline_did_not_make_is_taken_only_for_what_it_is(
     shutil.rmtree(output)
     write_output(pipeline, task, vocab_size=[400])
     sentence = (
-        f"stage tokenizer: {output} was not made by what the stage would run: it was made with vocab_size=[400],"
-        " and the stage has [300]; give --rerun to make it again, or choose another work_dir"
+        f"stage tokenizer: {output} was made by another command than the stage would run: it was made with vocab_size=[400],"
+        " and the stage has [300]; give --rerun to run it again, or choose another work_dir"
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         is_complete(pipeline, task)
@@ -94,7 +94,9 @@ def test_an_output_of_other_inputs_is_refused(pipeline: Pipeline, tmp_path: Path
     first, second = tasks_of(both, "first")[0], tasks_of(both, "second")[0]
     read = write_output(both, first)
     output = write_output(both, second)
-    with pytest.raises(ValueError, match=r"stage second: .*second was not made .*: it was not made from the output of stage first"):
+    with pytest.raises(
+        ValueError, match=r"stage second: .*second was made by another .*: it was not made from the present output of stage first"
+    ):
         is_complete(both, second)
     arguments, _ = arguments_of(train_tokenizer.main, command_of(both, second)[3:])
     manifest = read_manifest(read)
@@ -116,7 +118,9 @@ def test_a_finished_run_of_another_recipe_is_refused(pipeline: Pipeline, tmp_pat
     assert not is_complete(pipeline, task), "the recipe has become longer, and the run goes on"
     (run_dir / "recipe.json").unlink()
     record_recipe(run_dir, replace(recipe, seed=7))
-    with pytest.raises(ValueError, match=r"stage train.method=mean: .*/mean/run was not made by what .*: seed was 7 and is 42; give"):
+    with pytest.raises(
+        ValueError, match=r"stage train.method=mean: .*/mean/run was made by another command .*: seed was 7 and is 42; give"
+    ):
         is_complete(pipeline, task)
 
 
@@ -208,12 +212,12 @@ def test_trainings_and_what_others_made_run_again_only_when_told_to(pipeline: Pi
         (Choice(until="transfer"), {"tokenizer", "transfer"}),
         (
             Choice(start="export", until="report"),
-            "stage export.method=mean.step=5 reads train.method=mean, which is not complete and not among",
+            "stage export.method=mean.step=5 reads the output of train.method=mean, which is not complete and not",
         ),
         (Choice(only="tokenizer"), {"tokenizer"}),
         (Choice(start="transfer"), "stage transfer.method=mean reads tokenizer, which is not complete"),
         (Choice(until="transfr"), "there is no stage transfr; did you mean transfer? there are tokenizer, transfer"),
-        (Choice(start="report", until="tokenizer"), "no stage lies between report and tokenizer"),
+        (Choice(start="report", until="tokenizer"), "there is no stage between report and tokenizer"),
     ],
 )
 def test_chosen_stages(pipeline: Pipeline, choice: Choice, tasks: set[str] | str) -> None:

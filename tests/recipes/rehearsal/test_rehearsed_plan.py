@@ -127,7 +127,7 @@ def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
     assert fit["in words"] == "47.5 of 39.4 GiB, 8.1 too many"
     report = {"rank": 3, "most": 45.0, "fullest of all": "forward", "fullest phase": "forward", "peak": 45.0, "planned": {"total": 22.5}}
     [sentence] = fit_problems({"ranks": [{**report, "fit": fit}]})
-    start = "rank 3 needs 47.5 of 39.4 GiB, 8.1 too many (a100-40gb), by its rehearsal: the most is there in forward; by the plan TP "
+    start = "rank 3 needs 47.5 of 39.4 GiB, 8.1 too many (a100-40gb), by its rehearsal: the peak is in forward; by the plan TP "
     assert sentence.startswith(start) and "micro batch" in sentence and sentence.endswith(" GiB)")
     assert "does not fit; by the plan TP " in summary({**report, "fit": fit})
     assert fit_of(recipe, inputs, 4000.0, GPUS["a100-40gb"])["advice"] == "by the plan no layout on 64 of them fits"
@@ -142,7 +142,7 @@ def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
         (("gams/focus", "--gpus", "0"), "--gpus is 0; expected a multiple of the 4 GPUs of a node"),
         (("sava/llama", "--gpus", "2"), "2 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest is 4"),
         (("low_resource/gemma2", "--gpus", "512"), "schedule.global_batch_size (8) must be a multiple of micro_batch_size x data-parallel size"),
-        (("demo_adapt",), "recipe demo_adapt names no published model to plan with; give model.checkpoint and data.train"),
+        (("demo_adapt",), "recipe demo_adapt names no published model to use in the plan; give model.checkpoint and data.train"),
         (("gams/focus", "parallel.gpu=a100-41gb"), "parallel.gpu: there is no GPU a100-41gb; did you mean a100-"),
     ],
 )  # fmt: skip
@@ -215,12 +215,12 @@ def test_the_verdict_names_the_rank_that_is_furthest_above_and_what_to_do(tmp_pa
     assert read_first_steps(tmp_path) == [near, far]
     assert verdict([near]) == (True, "rank 0 has used 20.40 GiB in the first step; its rehearsal counted 20.00 (+2.0%)", "")
     is_right, told, advice = verdict([near, far])
-    assert not is_right and told.startswith("rank 63 has used 38.00 GiB") and told.endswith("(+26.7%), of 2 ranks the most above")
+    assert not is_right and told.startswith("rank 63 has used 38.00 GiB") and told.endswith("(+26.7%), the largest excess of 2 ranks")
     assert advice == (
-        "more than 5% above: TransformerEngine keeps tensors that a rehearsal does not know; 0.0 of 39.4 GiB are left beside CUDA and NCCL,"
-        " so later steps may find none: take a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
+        "more than 5% above: TransformerEngine keeps tensors that the rehearsal does not count; 0.0 of 39.4 GiB are left beside CUDA and NCCL,"
+        " so later steps may run out of memory: use a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
     )
-    assert verdict([less])[:2][1].endswith("less was needed than counted, so the layout has more room than the plan says")
+    assert verdict([less])[:2][1].endswith("less was needed than counted, so the layout has more headroom than the plan shows")
 
 
 @pytest.mark.long
