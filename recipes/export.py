@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for sentence in sentences:
         print(f"not exported: {sentence}")
     start = "torchrun train.py" if arguments.to == "megatron-bridge" else "MEGATRON_LM=DIR ./train.sh"
-    print(f"{arguments.output}: {recipe.name} for {arguments.to}; start it there with {start}")
+    print(f"{arguments.output}: {recipe.name} for {arguments.to}; start training there with {start}")
     return command.DONE
 
 

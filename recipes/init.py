@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     file = arguments.file or Path("recipe.yaml" if arguments.recipe else "project.yaml")
     if file.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"the file {file} is called as no YAML file; choose a name such as slovene.yaml")
+        raise ValueError(f"the file name {file} does not end in .yaml; choose a name such as slovene.yaml")
     if file.exists():
         raise ValueError(f"{file} exists; remove it or choose another name")
     if not file.absolute().parent.is_dir():
@@ -87,10 +87,12 @@ def _require_sound(text: str, file: Path) -> None:
 
 
 def _answers(arguments: argparse.Namespace, folder: Path) -> Answers:
-    source = arguments.source or _ask("--source", "Model to start from (a folder, OWNER/NAME of the hub, or smollm2)")
-    languages = arguments.language or _ask("--language", "New language and its texts, such as sl=texts/ or sl=a.txt").split()
+    source = arguments.source or _ask("--source", "Source model (a folder, OWNER/NAME on the Hugging Face Hub, or smollm2)")
+    languages = arguments.language or _ask("--language", "New language and its text, such as sl=texts/ or sl=a.txt").split()
     if not arguments.language and _is_asked():
-        source_text = _ask("--language", f"Text in {arguments.source_language} against forgetting (a path, or nothing)", may_be_empty=True)
+        source_text = _ask(
+            "--language", f"Text in {arguments.source_language} to replay against forgetting (a path, or empty for none)", may_be_empty=True
+        )
         languages += [f"{arguments.source_language}={source_text}"] if source_text else []
     texts: dict[str, list[str]] = {}
     for code, path in _pairs(languages, "--language"):

@@ -96,7 +96,7 @@ def schedule_section(recipe: Recipe, *, data_tokens: int) -> dict[str, object]:
         parts = [f"{size:,} samples for {number:,} steps" for size, number in schedule.batches.parts(steps)]
         section["batches that grow"] = ", then ".join(parts)
     if recipe.data.document_mask:
-        section["samples of"] = "documents that do not see each other"
+        section["attention"] = "intra-document masking"
     section |= {"tokens": tokens, "tokens in the data": data_tokens, "epochs": round(tokens / data_tokens, 2)}
     section |= {f"{name} steps": number for name, number in parts_of_run(schedule, steps=steps).items()}
     section["learning rate"] = in_words(schedule, steps=steps)
@@ -119,9 +119,9 @@ def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, ste
         "work": report.work_section(model, layout, tokens=recipe.run_tokens),
     }
     if gpu is None:
-        return sections | {"time": {"not estimated": "no GPU is named; give --gpu or parallel.gpu"}}
+        return sections | {"time": {"not estimated": "no GPU is given; give --gpu or parallel.gpu"}}
     if not layout.is_half:
-        return sections | {"time": {"not estimated": "the time model knows bfloat16 alone"}}
+        return sections | {"time": {"not estimated": "the time model supports bfloat16 only"}}
     batches = recipe.schedule.batches
     run = estimate_run(model, layout, gpu, steps=steps, batches=batches, write_rate=options.write_rate, kg_per_kwh=options.kg_per_kwh)
     num_gpus = options.num_gpus or layout.num_devices

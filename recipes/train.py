@@ -124,7 +124,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
         print(longer, file=sys.stderr, flush=True)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
-            print("ended by a signal before the first step; the same command starts again")
+            print("ended by a signal before the first step; the same command starts it again")
             return command.DONE
         processes = recipe.parallel.world_size
         return launch("recipes.train", processes, arguments, forward=recipe.run.stop_signals)
@@ -153,13 +153,13 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
         saved = newest_checkpoint(run_dir)
         step = f"step {saved[0]} is saved" if saved else "nothing is saved yet"
         said = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        print(f"error: the disk of {run_dir} is full ({said[0]}); free some space and give the same command again; {step}", file=sys.stderr)
+        print(f"error: the disk of {run_dir} is full ({said[0]}); free some space and run the same command again; {step}", file=sys.stderr)
         return command.WRONG
     if says and recipe.run.wandb_project is not None:
-        print(f"to send the run to Weights & Biases: {sync_command(run_dir)}")
+        print(f"to upload the run to Weights & Biases: {sync_command(run_dir)}")
     if says and reason is not None:
         saved = newest_checkpoint(run_dir)
-        print(f"ended by {reason}: {saved[1] if saved else run_dir}; the same command goes on from there")
+        print(f"ended by {reason}: {saved[1] if saved else run_dir}; the same command resumes from there")
     elif says:
         print(f"trained: {run_dir / CHECKPOINTS_NAME}")
     return command.DONE

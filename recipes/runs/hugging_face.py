@@ -36,7 +36,7 @@ def with_converted_checkpoint(recipe: Recipe, run_dir: Path, *, check: Callable[
     if not (source / CONFIG_NAME).is_file() and (made is None or source.exists()):
         return recipe
     if made is not None and Path(made.arguments["input"]).resolve() != source.resolve():
-        raise ValueError(f"{run_dir} holds a run that started from {made.arguments['input']}, not from {source}; choose another --output")
+        raise ValueError(f"{run_dir} holds a run that started from {made.arguments['input']}, not {source}; choose another --output")
     if made is None:
         check(recipe)
         _convert("conversion.hf_to_nemo", source, start, recipe, converts=is_first_process())
@@ -60,7 +60,7 @@ def export_finished(recipe: Recipe, run_dir: Path, *, converts: bool) -> None:
     if made is None:
         _convert("conversion.nemo_to_hf", newest[1], output, recipe, converts=converts)
     elif made.facts.get("step") != newest[0]:
-        raise ValueError(f"{output} is not of step {newest[0]:,}, with which the run ends now; remove it to have that one exported")
+        raise ValueError(f"{output} is not of step {newest[0]:,}, the last of the run; remove it to export that step")
 
 
 def _convert(module: str, source: Path, output: Path, recipe: Recipe, *, converts: bool) -> None:

@@ -76,7 +76,7 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
         torchrun(["--standalone", f"--nproc-per-node={processes}", f"--signals-to-handle={agents_own}", "--module", module, *arguments])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        killed = ", killed as where memory runs out" if failure.exitcode == -signal.SIGKILL else ""
+        killed = ", killed, probably by the out-of-memory killer" if failure.exitcode == -signal.SIGKILL else ""
         print(f"error: rank {rank} ended with exit code {failure.exitcode}{killed}; its messages are above", file=sys.stderr)
         own = (command.IN_USE, command.LOST, command.HUNG, command.DAMAGED, command.TRY_AGAIN)
         return failure.exitcode if failure.exitcode in own else command.WRONG
@@ -202,7 +202,7 @@ def _require_shared_memory(recipe: Recipe, directory: Path) -> None:
         return
     advice = "set data.num_workers=0, or give the container more (--shm-size, --ipc=host)"
     if not directory.is_dir() or not os.access(directory, os.W_OK):
-        raise ValueError(f"{directory}, by which loader processes send their batches, cannot be written to; {advice}")
+        raise ValueError(f"{directory}, the shared memory of the data loader processes, is not writable; {advice}")
     batches = _BATCHES_AHEAD * recipe.data.num_workers * recipe.parallel.devices_per_node
     needed = batches * recipe.schedule.micro_batch_size * recipe.data.sequence_length * _BYTES_OF_A_TOKEN
     status = os.statvfs(directory)
@@ -219,4 +219,6 @@ def _require_kernel() -> None:
     if wrong := [f"{name}={value}" for name, value in said.items() if value not in ("0", "1")]:
         raise ValueError(f"the environment has {', '.join(wrong)}; expected 0 or 1, or unset it")
     if list(said.values()) == ["0"] * len(_ATTENTION_KERNELS) and importlib.util.find_spec("transformer_engine") is not None:
-        raise ValueError(f"the environment has {', '.join(said)} all 0, which leaves TransformerEngine no kernel for attention; unset one")
+        raise ValueError(
+            f"the environment has {', '.join(said)} all 0, which disables every attention kernel of TransformerEngine; unset one"
+        )

@@ -75,7 +75,7 @@ def _held_since(run_dir: Path, name: str, moment: float) -> bool:
 def _sentence(hold: Hold, retention: Retention, *, has_ended: bool) -> str:
     if has_ended:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(hold.until))
-        return f"{hold.checkpoint} was removed: {hold.holder} held it until {when} and did not renew that"
+        return f"{hold.checkpoint} was removed: {hold.holder} held it until {when} and did not renew the hold"
     return (
         f"{hold.checkpoint} was removed although {hold.holder} holds it: more than run.keep_held_checkpoints ({retention.keep_held}) wait;"
         " give it more workers, or a larger number"

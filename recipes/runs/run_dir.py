@@ -64,12 +64,12 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int
         return None
     manifest = read_manifest(found[-1])
     if manifest is None:
-        raise DamagedCheckpointError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
+        raise DamagedCheckpointError(f"{found[-1]} has no manifest, so it is not complete; remove it to resume from the one before")
     try:
         check_files(found[-1], manifest, contents=contents, share=share)
     except ValueError as error:
         told = str(error).rpartition("; ")[0]
-        raise DamagedCheckpointError(f"{told}; remove {found[-1]} to go on from the checkpoint before") from error
+        raise DamagedCheckpointError(f"{told}; remove {found[-1]} to resume from the checkpoint before") from error
     return manifest.facts["step"], found[-1]
 
 
@@ -134,7 +134,7 @@ def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str 
         recorded = recipe_from_mapping(read_json(path))
     except (ValueError, AttributeError) as error:
         raise ValueError(
-            f"{path} is not the recipe of a run ({error}); bring it back, from attempts/latest under Slurm, or choose another --output"
+            f"{path} is not the recipe of a run ({error}); restore it (under Slurm from attempts/latest), or choose another --output"
         ) from error
     changed = recipe_changes(recorded, recipe)
     if not changed:
@@ -145,7 +145,7 @@ def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str 
         if writes:
             _write_recipe(path, recipe)
         return _about_rate_and_data(recipe, recorded, steps, new_steps)
-    hint = ", of which the steps may be more" if any(key.split(" ")[0] in _LENGTH for key in changed) else ""
+    hint = ", which may have more steps" if any(key.split(" ")[0] in _LENGTH for key in changed) else ""
     raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe{hint}")
 
 
@@ -163,8 +163,8 @@ def _require_optimizer_state(run_dir: Path, recorded: Recipe, steps: int) -> Non
     manifest = read_manifest(newest[1])
     if manifest is not None and not manifest.arguments.get("run", {}).get("keep_optimizer_in_last_checkpoint", True):
         raise ValueError(
-            f"{newest[1]} has weights alone (run.keep_optimizer_in_last_checkpoint=false), from which the run cannot be lengthened;"
-            " remove it to go on from the checkpoint before, or start another run from it with model.checkpoint"
+            f"{newest[1]} has only weights (run.keep_optimizer_in_last_checkpoint=false), so the run cannot be extended from it;"
+            " remove it to resume from the checkpoint before, or start another run from it with model.checkpoint"
         )
 
 
@@ -174,11 +174,11 @@ def _about_rate_and_data(recipe: Recipe, recorded: Recipe, steps: int, new_steps
         for schedule, length in ((recorded.schedule, steps), (recipe.schedule, new_steps))
     )
     sentence = (
-        f"the run is lengthened from {steps:,} to {new_steps:,} steps: from here on the learning rate follows the schedule of the longer run,"
+        f"the run is extended from {steps:,} to {new_steps:,} steps: from here on the learning rate follows the schedule of the longer run,"
         f" which has {goes_on:.3g} behind step {steps:,} where the shorter one had {ends:.3g}"
     )
     if recipe.schedule.epochs is None:
-        sentence += "; Megatron may order the samples anew for the longer run, so that some are seen again before others"
+        sentence += "; Megatron may reorder the samples for the longer run, so that some repeat before others are seen"
     return sentence
 
 
@@ -226,16 +226,16 @@ def check_resume(checkpoint: Path, recipe: Recipe, inputs: RunInputs) -> None:
     now = {"family": inputs.family, **inputs.model}
     changed = [f"{key} {before.get(key)!r} and now {now.get(key)!r}" for key in {**before, **now} if before.get(key) != now.get(key)]
     if changed:
-        problems.append(f"it has another architecture than {recipe.model.checkpoint}: {', '.join(changed)}")
+        problems.append(f"its architecture differs from that of {recipe.model.checkpoint}: {', '.join(changed)}")
     trained, found = (facts.get("tokenizer_digest") for facts in (manifest.facts, inputs.checkpoint.facts))
     if found != trained:
         problems.append(f"it was trained with tokenizer {trained}, but {recipe.model.checkpoint} has tokenizer {found}")
     if not problems and manifest.inputs.get("checkpoint") != inputs.checkpoint.digest:
-        problems.append(f"it was not started from {recipe.model.checkpoint} as that is now: the weights there are others")
+        problems.append(f"the weights in {recipe.model.checkpoint} have changed since the run started")
     for path, data in zip(recipe.data.train, inputs.train, strict=True):
         if manifest.inputs.get(path) != data.digest:
-            problems.append(f"the data set {path} was made again since, so that samples would be lost or repeated")
+            problems.append(f"the data set {path} has changed since the run started, so that samples would be lost or repeated")
     if problems:
         raise ValueError(
-            f"the run cannot go on from {checkpoint}: {'; '.join(problems)}. Choose another --output or bring back what was there"
+            f"the run cannot resume from {checkpoint}: {'; '.join(problems)}. Choose another --output, or restore the original inputs"
         )

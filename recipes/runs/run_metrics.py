@@ -63,7 +63,7 @@ def cost_until(run_dir: Path, step: int, *, gpu: Gpu | None = None, kg_per_kwh: 
     paces = {row["step"]: row["seconds_per_step"] for row in read_metrics(run_dir) if "seconds_per_step" in row}
     if max(paces, default=0) < step:
         raise ValueError(
-            f"{run_dir / METRICS_NAME} ends at step {max(paces, default=0):,}, before step {step:,}; give the folder of the run that it is of"
+            f"{run_dir / METRICS_NAME} ends at step {max(paces, default=0):,}, before step {step:,}; give the folder of the run that the checkpoint belongs to"
         )
     recipe = recipe_from_mapping(read_json(run_dir / RECIPE_NAME))
     devices = _devices(run_dir)

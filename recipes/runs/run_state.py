@@ -89,7 +89,7 @@ def set_damaged_aside(run_dir: Path, *, contents: bool) -> list[str]:
             break
         aside = path.with_name(_DAMAGED + path.name)
         path.replace(aside)
-        sentences.append(f"the checkpoint of step {step} is damaged ({problem}); it was renamed to {aside} and the one before is used")
+        sentences.append(f"the checkpoint of step {step} is damaged ({problem}); it was renamed to {aside}, and the one before is used")
     return sentences
 
 

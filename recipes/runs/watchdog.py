@@ -129,7 +129,7 @@ class Watchdog:
             file.seek(0)
             stacks = file.read().decode(errors="replace")
         name = f"rank {self._rank} on {socket.gethostname()}"
-        text = f"error: {name} hangs: {sentence}; the same command goes on from the newest checkpoint; its stacks:\n{stacks}"
+        text = f"error: {name} hangs: {sentence}; the same command resumes from the newest checkpoint; its stacks:\n{stacks}"
         sys.stderr.flush()
         os.write(sys.stderr.fileno(), text.encode())  # in one piece, as other ranks write too
         time.sleep(_grace(self._allowed()[0]))

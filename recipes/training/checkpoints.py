@@ -79,7 +79,7 @@ class Checkpoints(Callback):
         steps: list[int] = [0] * distributed.get_world_size()
         distributed.all_gather_object(steps, trainer.global_step)
         if len(set(steps)) > 1:  # a checkpoint appeared or went while they looked
-            raise StoppedError(f"the ranks go on from checkpoints of different steps, {min(steps)} and {max(steps)}; start again")
+            raise StoppedError(f"the ranks resume from checkpoints of different steps, {min(steps)} and {max(steps)}; start the run again")
         if trainer.is_global_zero:
             for pattern in (".step_*.partial", REMOVED_PATTERN):
                 for left in self._directory.glob(pattern):

@@ -106,11 +106,11 @@ class NonFiniteSteps(Callback):
     def _sentence(self, samples: Sequence[int], what: str, documents: Documents) -> str:
         newest = newest_checkpoint(self._run_dir)
         return (
-            f"step {self._step + 1} has a {what} that is not finite, in {counted('sample', samples)} of the order of the data"
+            f"step {self._step + 1} has a non-finite {what}, in {counted('sample', samples)} of the order of the data"
             f" ({in_words(documents)});"
-            f" {self._passed_over} such steps were passed over and run.skip_nonfinite_steps allows {self._budget}."
+            f" {self._passed_over} such steps were skipped and run.skip_nonfinite_steps allows {self._budget}."
             f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the"
-            " documents with `python -m data_prep.inspect`, lower schedule.learning_rate, or allow to pass over more steps"
+            " documents with `python -m data_prep.inspect`, lower schedule.learning_rate, or allow more skipped steps"
         )
 
 

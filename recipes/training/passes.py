@@ -84,7 +84,7 @@ class PassesDataModule(PreTrainingDataModule):
         super().build(*limits, **named_limits)
         data_sets = [self._data_set(prefix, has_answers) for prefix, has_answers in zip(self._train, self._with_answers, strict=True)]
         found = tuple(map(len, data_sets))
-        assert found == self._blend.sizes, f"Megatron cuts {found} samples; planned were {self._blend.sizes}"
+        assert found == self._blend.sizes, f"Megatron makes {found} samples; expected {self._blend.sizes}"
         self._train_ds = OrderedSamples(data_sets, sample_order(self._blend, seed=self.seed))
 
     def _data_set(self, prefix: str, has_answers: bool) -> Any:

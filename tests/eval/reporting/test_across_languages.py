@@ -166,7 +166,7 @@ def test_the_best_checkpoint(results: Path) -> None:
         (["--run", "random=RUN"],
          "the results of random have no trained checkpoint with all tasks (bible, tatoeba, taxi1500, ner, pos), so none is the best; evaluate"
          " one, or leave out its --run"),
-        (["--run", "ofa, seed 1=RUN"], "RUN/metrics.jsonl ends at step 2,000, before step 20,000; give the folder of the run that it is of"),
+        (["--run", "ofa, seed 1=RUN"], "RUN/metrics.jsonl ends at step 2,000, before step 20,000; give the folder of the run that the checkpoint belongs to"),
         (["--run", "ofa, seed 1=RUN", "ofa, seed 1=OTHER"],
          "two folders are called ofa, seed 1; give one of them another name with --run NAME=FOLDER"),
         (["--gpu", "abacus"], "there is no GPU abacus; did you mean "),

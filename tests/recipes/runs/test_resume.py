@@ -58,8 +58,8 @@ def test_another_architecture_is_refused(run: tuple[Path, Recipe, RunInputs]) ->
     checkpoint, recipe, inputs = run
     other = replace(inputs, family="llama", model={**MODEL, "num_layers": 4})
     assert _refusal(checkpoint, recipe, other) == (
-        "the run cannot go on from CHECKPOINT: it has another architecture than nemo: family 'opt' and now 'llama', num_layers 2 and now 4."
-        " Choose another --output or bring back what was there"
+        "the run cannot resume from CHECKPOINT: its architecture differs from that of nemo: family 'opt' and now 'llama', num_layers 2 and now 4."
+        " Choose another --output, or restore the original inputs"
     )
 
 
@@ -68,7 +68,7 @@ def test_another_tokenizer_is_refused(run: tuple[Path, Recipe, RunInputs]) -> No
     other = replace(inputs, checkpoint=replace(inputs.checkpoint, facts={"tokenizer_digest": "xxh3:b"}))
     assert _refusal(checkpoint, recipe, other) == (
         "the run cannot go on from CHECKPOINT: it was trained with tokenizer xxh3:a, but nemo has tokenizer xxh3:b."
-        " Choose another --output or bring back what was there"
+        " Choose another --output, or restore the original inputs"
     )
 
 
@@ -76,9 +76,9 @@ def test_other_weights_and_other_data_are_refused(run: tuple[Path, Recipe, RunIn
     checkpoint, recipe, inputs = run
     other = replace(inputs, checkpoint=_of_other_content(inputs.checkpoint), train=(_of_other_content(inputs.train[0]),))
     assert _refusal(checkpoint, recipe, other) == (
-        "the run cannot go on from CHECKPOINT: it was not started from nemo as that is now: the weights there are others;"
-        " the data set data was made again since, so that samples would be lost or repeated."
-        " Choose another --output or bring back what was there"
+        "the run cannot resume from CHECKPOINT: the weights in nemo have changed since the run started;"
+        " the data set data has changed since the run started, so that samples would be lost or repeated."
+        " Choose another --output, or restore the original inputs"
     )
 
 

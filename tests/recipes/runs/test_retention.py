@@ -51,7 +51,7 @@ def test_holds_keep_until_they_end_or_are_released(run_dir: Path) -> None:
     (run_dir / "holds" / "notes.json").write_text("no hold")
     ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() - 1))
     (sentence,) = remove_old_checkpoints(run_dir, Retention(2, 8))
-    assert sentence.startswith(f"step_0000020 was removed: a held it until {ended}") and sentence.endswith(" and did not renew that")
+    assert sentence.startswith(f"step_0000020 was removed: a held it until {ended}") and sentence.endswith(" and did not renew the hold")
     assert complete_checkpoints(run_dir) == [NAMES[0], *NAMES[3:]]
     assert sorted(hold.holder for hold in read_holds(run_dir)) == ["a", "b"], "a dead hold goes with its checkpoint"
     assert release_hold(run_dir, NAMES[0], holder="a") and not release_hold(run_dir, NAMES[0], holder="a")

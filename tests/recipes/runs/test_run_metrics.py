@@ -54,7 +54,7 @@ def test_a_run_that_went_on_elsewhere(tmp_path: Path) -> None:
 
 def test_a_step_that_was_never_reached(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    sentence = f"{run}/metrics.jsonl ends at step 40, before step 10,000; give the folder of the run that it is of"
+    sentence = f"{run}/metrics.jsonl ends at step 40, before step 10,000; give the folder of the run that the checkpoint belongs to"
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         cost_until(run, 10_000)
     with pytest.raises(ValueError, match=r"^.* has no metrics.jsonl; give folders that recipes.train wrote$"):

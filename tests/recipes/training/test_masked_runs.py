@@ -357,7 +357,7 @@ def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
 @pytest.mark.parametrize(("choice", "objective"), [("clm", "next_token"), ("two_tokens", "two_tokens")])
 def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, objective: str) -> None:
     assert refusal(encoder, f"+objective={choice}") == (
-        f"the objective is {objective}, but the checkpoint {encoder.checkpoint} is of the family roberta, whose tokens see those behind them;"
+        f"the objective is {objective}, but the checkpoint {encoder.checkpoint} is of the family roberta, which is bidirectional;"
         " set objective=masked, or give a causal model"
     )
 
@@ -365,12 +365,12 @@ def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("masking.hidden=0.8", "masking.replaced=0.3"), "masking.hidden and masking.replaced are 1.1 together; expected at most 1"),
+        (("masking.hidden=0.8", "masking.replaced=0.3"), "masking.hidden and masking.replaced add up to 1.1; expected at most 1"),
         (("masking.share=1.5",), "masking.share is 1.5; expected a number above 0 and below 1"),
         (("lora.rank=4",), "lora adapts causal models, not those of the objective masked; leave it out"),
         (
             ("data.pad_documents=true",),
-            "data.pad_documents makes each document a sample that ends before what fills it up; set data.document_mask=true too",
+            "data.pad_documents pads samples of single documents, which attention must not see; also set data.document_mask=true",
         ),
     ],
 )
@@ -382,17 +382,17 @@ def test_factors_of_another_vocabulary(encoder: Inputs, tmp_path: Path) -> None:
     factors = tmp_path / "factors.safetensors"
     save_file({"input.coordinates": torch.ones(600, 6), "input.primitives": torch.ones(6, 32)}, factors)
     assert refusal(encoder, "+objective=masked", f"model.factors={factors}") == (
-        f"{factors} makes a table of 600 x 32, but the checkpoint has 601 x 32; both have to be of one transfer"
+        f"{factors} gives a table of 600 x 32, but the checkpoint has 601 x 32; both have to come from the same transfer"
     )
 
 
 def test_documents_of_a_causal_model_are_not_filled_up(inputs: Inputs) -> None:
-    sentence = "data.pad_documents fills up samples of the objective masked, not of next_token; leave it out"
+    sentence = "data.pad_documents is for the objective masked, not next_token; leave it out"
     assert refusal(inputs, "data.pad_documents=true", "data.document_mask=true") == sentence
 
 
 def test_masks_of_another_objective(inputs: Inputs) -> None:
-    sentence = "masking is given, but the objective next_token hides no tokens; set objective=masked, or leave it out"
+    sentence = "masking is given, but the objective next_token masks no tokens; set objective=masked, or leave it out"
     assert refusal(inputs, "+masking.share=0.2") == sentence
 
 

@@ -68,9 +68,9 @@ def test_a_batch_that_is_not_finite_stops_the_run_beyond_the_budget_and_is_named
         *("run.skip_nonfinite_steps=1", "run.checkpoint_every_steps=1", "run.validate_every_steps=1000"),
     )
     sentence = re.compile(
-        r"step (\d+) has a loss that is not finite, in samples? ([\d, to]+) of the order of the data \(documents? ([\d, to]+) of (\S+)\);"
-        r" 1 such steps were passed over and run.skip_nonfinite_steps allows 1\. The last good checkpoint is (\S+); look at the documents with"
-        r" `python -m data_prep\.inspect`, lower schedule\.learning_rate, or allow to pass over more steps"
+        r"step (\d+) has a non-finite loss, in samples? ([\d, to]+) of the order of the data \(documents? ([\d, to]+) of (\S+)\);"
+        r" 1 such steps were skipped and run.skip_nonfinite_steps allows 1\. The last good checkpoint is (\S+); look at the documents with"
+        r" `python -m data_prep\.inspect`, lower schedule\.learning_rate, or allow more skipped steps"
     )
     found = sentence.fullmatch(runs.train("stopped", *options, tensor_parallel_size=1)["error"])
     assert found is not None

@@ -141,7 +141,7 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     assert finished.code == 1
     # The launcher looks at its ranks ten times a second; rank 0, which loses its peer, may be seen to end first.
     assert re.search(
-        r"^error: rank (1 ended with exit code -9, killed as where memory runs out|0 ended with exit code \S+); its messages are above$",
+        r"^error: rank (1 ended with exit code -9, killed, probably by the out-of-memory killer|0 ended with exit code \S+); its messages are above$",
         finished.stderr,
         re.M,
     )
@@ -192,7 +192,7 @@ def test_a_finished_run_can_be_lengthened(uninterrupted: Path, inputs: Inputs, t
     for length, steps in ((STEPS, range(STEPS)), (longer, range(STEPS, longer))):
         assert [rates[step] for step in steps] == pytest.approx([learning_rate(step, schedule, steps=length) for step in steps])
     with pytest.raises(
-        ValueError, match=r"schedule\.max_steps was 16 and is 12; choose another --output or the same recipe, of which the steps"
+        ValueError, match=r"schedule\.max_steps was 16 and is 12; choose another --output or the same recipe, which may have more steps"
     ):
         record_recipe(run_dir, check_run(*_with_inputs(inputs)))
 
@@ -205,13 +205,13 @@ def test_a_run_is_not_lengthened_from_weights_alone(inputs: Inputs, tmp_path: Pa
     last.mkdir(parents=True)
     write_manifest(last, stage="recipes.train", facts={"step": STEPS}, arguments=asdict(recipe))
     longer = replace(recipe, schedule=replace(recipe.schedule, max_steps=STEPS + 1))
-    with pytest.raises(ValueError, match=rf"^{last} has weights alone"):
+    with pytest.raises(ValueError, match=rf"^{last} has only weights"):
         record_recipe(tmp_path, longer)
     last.rename(last.with_name("step_0000011"))
     (last.with_name("step_0000011") / "scion.json").unlink()
     write_manifest(last.with_name("step_0000011"), stage="recipes.train", facts={"step": 11}, arguments=asdict(recipe))
     sentence = record_recipe(tmp_path, longer)
-    assert sentence is not None and sentence.startswith("the run is lengthened from 12 to 13 steps: from here on the learning rate follows")
+    assert sentence is not None and sentence.startswith("the run is extended from 12 to 13 steps: from here on the learning rate follows")
     assert record_recipe(tmp_path, longer) is None
 
 
