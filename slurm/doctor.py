@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(first_step_finding(arguments.run))
     print("\n".join(map(str, findings)))
     if not arguments.submit:
-        print(f"\nThe job that checks {job.num_nodes} nodes:\n\n{script}\nNothing was sent; add --submit to send it.")
+        print(f"\nThe job that checks {job.num_nodes} nodes:\n\n{script}\nNothing was submitted; add --submit to submit.")
     else:
         checked = check_nodes(job, script, cluster, output, wait_seconds=arguments.wait_seconds, tries_training=arguments.train)
         print("\n".join(map(str, checked)))
@@ -114,8 +114,8 @@ def _slurm(cluster: Cluster, job: Job) -> Finding:
     except NoAnswer as error:
         return Finding("slurm", PROBLEM, str(error), "run this on a login node of the cluster")
     except ValueError as error:
-        return Finding("slurm", PROBLEM, str(error), "mend it by --account, --set or a cluster file of your own")
-    return Finding("slurm", OK, f"it takes such a job: {checked}")
+        return Finding("slurm", PROBLEM, str(error), "correct it with --account, --set or a cluster file of your own")
+    return Finding("slurm", OK, f"it accepts such a job: {checked}")
 
 
 def _runtime(cluster: Cluster) -> Finding:
@@ -132,7 +132,7 @@ def _scratch(cluster: Cluster) -> Finding:
         return Finding("scratch", NOT_APPLICABLE, "the cluster file names no scratch directory")
     scratch = Path(cluster.scratch)
     if not scratch.is_dir() or not os.access(scratch, os.W_OK):
-        return Finding("scratch", PROBLEM, f"{scratch} is no directory that you can write to", "make it, or use --set scratch=DIRECTORY")
+        return Finding("scratch", PROBLEM, f"{scratch} is no directory that you can write to", "create it, or use --set scratch=DIRECTORY")
     free = shutil.disk_usage(scratch).free / GIB
     if free < MIN_SCRATCH_GIB:
         return Finding("scratch", PROBLEM, f"{scratch} has {free:.1f} GiB free, expected {MIN_SCRATCH_GIB}", "remove old checkpoints")
@@ -176,7 +176,9 @@ def _wait(job_id: str, tag: Tag, seconds: float) -> None:
     while jobs := queued_jobs([tag]):
         if time.monotonic() > end:
             cancel_jobs([job.job_id for job in jobs])
-            raise ValueError(f"job {job_id} had not ended after {seconds:.0f} s and was cancelled; try again later or with --wait-seconds")
+            raise ValueError(
+                f"job {job_id} did not end within {seconds:.0f} s and was cancelled; try again later, or with a larger --wait-seconds"
+            )
         time.sleep(_POLL_SECONDS)
 
 

@@ -75,7 +75,7 @@ class Link:
         self._run_dir, self._number, self._environment = run_dir, submission, environment
         job_id = own_job_id(environment, is_array=is_array)
         if job_id is None:
-            raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
+            raise ValueError("this is not a Slurm job; submit the run with `python -m slurm.submit`")
         self._job_id, self._restart = job_id, int(environment.get("SLURM_RESTART_COUNT", "0"))
 
     def begin(self) -> int:
@@ -86,14 +86,14 @@ class Link:
         """
         submission = current_submission(self._run_dir)
         if submission is None or submission.number != self._number:
-            _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it leaves the run alone")
+            _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it does nothing")
             return command.WRONG
         if not is_recorded(self._run_dir, self._number, self._job_id):
-            _say(f"submission {self._number} of {self._run_dir} was interrupted before it wrote this job down; it leaves the run alone")
+            _say(f"submission {self._number} of {self._run_dir} was interrupted before it recorded this job; the job does nothing")
             return command.WRONG
         others = [job for job in self._other_jobs() if job.state == "RUNNING"]
         if others:
-            _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one leaves the run alone")
+            _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one does nothing")
             return command.WRONG
         nodes = expand_nodes(self._environment.get("SLURM_JOB_NODELIST", ""))
         decision = self._close_and_decide(submission)
@@ -103,7 +103,7 @@ class Link:
         excluded = self._exclude()
         later = self._waiting()
         if later and (failed := sorted(set(nodes) & set(excluded))):
-            _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without")
+            _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without them")
             return command.WRONG
         self._set_damaged_aside(contents=False)
         self._record(nodes, submission)
@@ -114,7 +114,7 @@ class Link:
         submission = current_submission(self._run_dir)
         attempt = _open_attempt(self._run_dir, self._job_id, self._restart)
         if submission is None or attempt is None:
-            _say(f"job {self._job_id} has no attempt that runs in {self._run_dir}")
+            _say(f"job {self._job_id} has no running attempt in {self._run_dir}")
             return command.WRONG
         state = read_chain_state(self._run_dir)
         self._close(attempt, state, self._cause_now(attempt, state, submission))
@@ -224,7 +224,7 @@ class Link:
             cancel_jobs(waiting)
             _say(f"the chain ends: {decision.reason}")
         elif not waiting:
-            _say(f"this was the last link of the submission, after {decision.reason}; submit again to go on")
+            _say(f"this was the last link of the submission, after {decision.reason}; submit again to resume")
 
 
 def _open_attempt(run_dir: Path, job_id: str, restart: int) -> Attempt | None:

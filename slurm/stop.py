@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     of_runs = {job.job_id for job in jobs_of(*run_dirs)}
     jobs = jobs_of(*places)
     if not jobs:
-        print(f"{directory} has no job that waits or runs")
+        print(f"{directory} has no waiting or running job")
         return command.WRONG
     for run_dir in run_dirs:
         (run_dir / STOP_NAME).touch()
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sent:
         print(f"{directory}: no job of it is left")
     for run_dir in run_dirs:
-        print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to go on")
+        print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to resume")
     return command.DONE
 
 

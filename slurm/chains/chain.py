@@ -54,7 +54,7 @@ class ChainPlan:
     def __post_init__(self) -> None:
         """Refuse a chain of nothing, and one that would fill the queue."""
         if not 1 <= self.links <= _MAX_LINKS:
-            raise ValueError(f"the chain has {self.links} links; expected 1 to {_MAX_LINKS}: submitting again goes on with a run")
+            raise ValueError(f"the chain has {self.links} links; expected 1 to {_MAX_LINKS}: submitting again resumes a run")
 
 
 def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: Tag, after: Sequence[str] = ()) -> Job:

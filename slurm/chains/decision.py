@@ -13,8 +13,8 @@ CONTINUE, STOP, FINISHED = "continue", "stop", "finished"
 # No further attempt would change these.
 _FINAL = {
     causes.DISK_FULL: "free some space, then submit again",
-    causes.REFUSED: "correct that, then submit again",
-    causes.CANCELLED: "somebody cancelled it; submit again to go on",
+    causes.REFUSED: "fix the cause, then submit again",
+    causes.CANCELLED: "it was cancelled manually; submit again to resume",
 }
 
 
@@ -63,7 +63,7 @@ def decide(
     if total_steps is not None and saved_step >= total_steps:
         return Decision(FINISHED, f"finished: {saved_step} of {total_steps} steps")
     if stop_requested:
-        return Decision(STOP, f"slurm.stop was asked for, step {saved_step} is saved; submit again to go on")
+        return Decision(STOP, f"stopped by slurm.stop, step {saved_step} is saved; submit again to resume")
     recent = [attempt for attempt in attempts if submission is None or attempt.submission == submission]
     reason = _too_much(recent, limits, saved_step=saved_step)
     if reason is not None:
@@ -80,12 +80,12 @@ def _too_much(attempts: Sequence[Attempt], limits: Limits, *, saved_step: int) -
     idle = _count_last(attempts, _made_no_progress, ignored=(causes.PREEMPTED,))
     if idle >= limits.attempts_without_progress:
         return (
-            f"{idle} attempts in a row left no newer checkpoint than step {saved_step}, the last one: {_told(attempts[-1])};"
+            f"{idle} attempts in a row saved no newer checkpoint than step {saved_step}; the last one: {_told(attempts[-1])};"
             f" read its log, then submit again"
         )
     failures = _count_last(attempts, _failed_by_itself, ignored=(causes.PREEMPTED, causes.NODE_FAILURE, causes.REQUEUED))
     if failures >= limits.failures_in_a_row:
-        return f"{failures} attempts in a row failed, the last one: {_told(attempts[-1])}; read its log, then submit again"
+        return f"{failures} attempts in a row failed; the last one: {_told(attempts[-1])}; read its log, then submit again"
     return None
 
 

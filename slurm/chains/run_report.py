@@ -61,7 +61,7 @@ def report_run(run_dir: Path) -> RunReport:
         ValueError: if the directory is none, or Slurm does not answer.
     """
     if not run_dir.is_dir():
-        raise ValueError(f"{run_dir} is no directory of a run; submit one with `python -m slurm.submit`")
+        raise ValueError(f"{run_dir} is not the directory of a run; submit one with `python -m slurm.submit`")
     submission, state = current_submission(run_dir), read_chain_state(run_dir)
     jobs = jobs_of(run_dir)
     running = next((job for job in jobs if not job.is_waiting), None)
@@ -136,14 +136,12 @@ def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[Q
 def why_it_waits(job: QueuedJob) -> str:
     """Slurm's reason, and what to do where there is something; "" of a job that runs."""
     if not job.is_waiting:
-        resume = f"; `scontrol resume {job.job_id}`, which takes an operator, lets it go on" if job.state == "SUSPENDED" else ""
+        resume = f"; `scontrol resume {job.job_id}` (an operator's command) resumes it" if job.state == "SUSPENDED" else ""
         return "" if job.state == "RUNNING" else f"job {job.job_id} is {job.state.lower()}{resume}"
     if "held" in job.reason.lower() or job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT"):
-        return f"job {job.job_id} is held for Slurm's reason {job.reason}; `scontrol release {job.job_id}` lets it start"
-    excluded = (
-        f"; it may not use {', '.join(job.excluded)}, which failed; `{_READMIT.format(job.job_id)}` allows it" if job.excluded else ""
-    )
-    return f"job {job.job_id} waits for Slurm's reason {job.reason}{excluded}"
+        return f"job {job.job_id} is held (Slurm's reason: {job.reason}); `scontrol release {job.job_id}` lets it start"
+    excluded = f"; it excludes {', '.join(job.excluded)}, which failed; `{_READMIT.format(job.job_id)}` allows it" if job.excluded else ""
+    return f"job {job.job_id} waits (Slurm's reason: {job.reason}){excluded}"
 
 
 def _state(decision: Decision, jobs: Sequence[QueuedJob], running: QueuedJob | None, submission: Submission | None) -> str:

@@ -155,7 +155,7 @@ def claim_run(
             raise
         raise ValueError(f"another submission of {run_dir} came first; watch it with `{suggested('slurm.status', run_dir)}`") from error
     if current is not None and current.claim.place != claim.place:
-        print(f"the run of {current.claim.place} was moved and goes on in {claim.place}", file=sys.stderr, flush=True)
+        print(f"the run of {current.claim.place} was moved and continues in {claim.place}", file=sys.stderr, flush=True)
     return Submission(number, claim, ())
 
 
@@ -194,7 +194,7 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
         )
     if alive := jobs_of(run_dir):
         raise ValueError(
-            f"{run_dir} is submitted already: {_told(alive)}; watch it with `{suggested('slurm.status', run_dir)}`"
+            f"{run_dir} is already submitted: {_told(alive)}; watch it with `{suggested('slurm.status', run_dir)}`"
             f" or end it with `{suggested('slurm.stop', run_dir)}`"
         )
 

@@ -75,36 +75,38 @@ def _answered(nodes: Sequence[NodeFacts], expected: int) -> Finding:
 def _shared_directory(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     blind = [node.node for node in nodes if not node.reads_token]
     if blind:
-        return Finding("shared directory", PROBLEM, f"{', '.join(blind)} see no file of the login node", "use a directory under scratch")
-    return Finding("shared directory", OK, "every node reads what the login node wrote")
+        return Finding(
+            "shared directory", PROBLEM, f"{', '.join(blind)} cannot see a file written on the login node", "use a directory under scratch"
+        )
+    return Finding("shared directory", OK, "every node reads files written on the login node")
 
 
 def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     versions = _by_value({node.node: node.python for node in nodes})
     if len(versions) > 1:
         return Finding(
-            "python", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment, on the shared file system"
+            "python", PROBLEM, _told(versions), "use the same image or virtual environment on all nodes, on the shared file system"
         )
     [version] = versions
     if not version.startswith(("3.11.", "3.12.")):
-        return Finding("python", PROBLEM, f"{version} on all nodes", "3.11 and 3.12 are tested; take another image or make .venv again")
+        return Finding("python", PROBLEM, f"{version} on all nodes", "3.11 and 3.12 are tested; use another image or recreate .venv")
     return Finding("python", OK, f"{version} on all nodes")
 
 
 def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     versions = _by_value({node.node: ", ".join(f"{name} {version}" for name, version in node.packages.items()) for node in nodes})
     if len(versions) > 1:
-        return Finding("packages", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment")
+        return Finding("packages", PROBLEM, _told(versions), "use the same image or virtual environment on all nodes")
     packages = nodes[0].packages
     if why := why_no_training(cluster):
         return Finding("packages", NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}")
     if wrong := [f"{name} {packages.get(name, 'is missing')}" for name, version in PINNED.items() if packages.get(name) != version]:
         wanted = ", ".join(f"{name} {version}" for name, version in PINNED.items())
-        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes are made for {wanted}; install requirements.txt")
+        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes need {wanted}; install requirements.txt")
     found = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in packages.get("torch", "0.0").split(".")[:2])
     if not TORCH[0] <= found <= TORCH[1]:
         oldest, newest = (".".join(map(str, bound)) for bound in TORCH)
-        advice = f"{oldest} to {newest} were tried; take an image of docs/slurm.md"
+        advice = f"{oldest} to {newest} were tested; use an image of docs/slurm.md"
         return Finding("packages", PROBLEM, f"torch {packages.get('torch', 'is missing')}", advice)
     return Finding("packages", OK, next(iter(versions)))
 
@@ -116,7 +118,7 @@ def _apex(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             "apex",
             PROBLEM,
             f"not NVIDIA's on {', '.join(foreign)}",
-            "the package index has another project of this name: pip uninstall apex",
+            "this is another project with the same name: pip uninstall apex",
         )
     return Finding("apex", OK, "NVIDIA's" if nodes[0].apex == "nvidia" else "not installed, and not needed")
 
@@ -128,13 +130,16 @@ def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
         return Finding(
             "gpus",
             PROBLEM,
-            "neither nvidia-smi nor rocm-smi finds any on any node",
-            "check the partition, and that the container sees them (runtime.gpu_flag)",
+            "neither nvidia-smi nor rocm-smi finds a GPU on any node",
+            "check the partition, and that the container sees the GPUs (runtime.gpu_flag)",
         )
     wrong = [f"{node.node} has {len(node.gpus)}" for node in nodes if len(node.gpus) != cluster.gpu.gpus_per_node]
     if wrong:
         return Finding(
-            "gpus", PROBLEM, f"{', '.join(wrong)}; the cluster file says {cluster.gpu.gpus_per_node}", "exclude the node or mend the file"
+            "gpus",
+            PROBLEM,
+            f"{', '.join(wrong)}; the cluster file says {cluster.gpu.gpus_per_node}",
+            "exclude the node or correct the cluster file",
         )
     unseen = [node.node for node in nodes if node.torch_gpus != len(node.gpus)]
     if unseen:
@@ -162,10 +167,10 @@ def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             "driver",
             PROBLEM,
             f"{_told({driver: drivers[driver] for driver in old})}; the image's CUDA {cuda} needs {'.'.join(map(str, needed))}",
-            "take an image with an older CUDA, or ask the centre for a newer driver",
+            "use an image with an older CUDA, or ask the computing centre for a newer driver",
         )
     if len(drivers) > 1:
-        return Finding("driver", PROBLEM, _told(drivers), "nodes differ: one may be in the middle of an update; exclude it")
+        return Finding("driver", PROBLEM, _told(drivers), "nodes differ: one may be being updated; exclude it")
     return Finding("driver", OK, f"{next(iter(drivers))} with CUDA {cuda}")
 
 
@@ -175,13 +180,15 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
         active = [port for port, state in node.infiniband.items() if "ACTIVE" in state]
         wanted = node.fabric.get("NCCL_SOCKET_IFNAME", "")
         if node.fabric.get("NCCL_IB_DISABLE") == "1" and active:
-            return Finding("fabric", PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: NCCL would use TCP")
+            return Finding(
+                "fabric", PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: otherwise NCCL uses TCP"
+            )
         if node.fabric.get("NCCL_NET") == "IB" and not active:
             return Finding(
                 "fabric",
                 PROBLEM,
                 f"NCCL_NET=IB, but {node.node} has no active InfiniBand port",
-                "take it out of the cluster file, or exclude the node",
+                "remove it from the cluster file, or exclude the node",
             )
         if wanted and not wanted.startswith("^") and not _names_interface(wanted, node.interfaces):
             return Finding(
@@ -192,7 +199,7 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             )
     ports = _by_value({node.node: f"{sum('ACTIVE' in state for state in node.infiniband.values())} active ports" for node in nodes})
     if len(ports) > 1:
-        return Finding("fabric", PROBLEM, _told(ports), "exclude the node with fewer ports, and tell the centre")
+        return Finding("fabric", PROBLEM, _told(ports), "exclude the node with fewer ports, and report it to the computing centre")
     if not nodes[0].infiniband:
         return _slingshot(nodes)
     return Finding("fabric", OK, f"InfiniBand, {next(iter(ports))} on each node")
@@ -202,7 +209,7 @@ def _slingshot(nodes: Sequence[NodeFacts]) -> Finding:
     """HPE's network, whose cards are interfaces hsn0, hsn1 and so on."""
     cards = _by_value({node.node: f"{sum(name.startswith('hsn') for name in node.interfaces)} cards" for node in nodes})
     if len(cards) > 1:
-        return Finding("fabric", PROBLEM, _told(cards), "exclude the node with fewer cards, and tell the centre")
+        return Finding("fabric", PROBLEM, _told(cards), "exclude the node with fewer cards, and report it to the computing centre")
     if "0 cards" in cards:
         return Finding("fabric", NOT_APPLICABLE, "no InfiniBand and no Slingshot on any node")
     return Finding("fabric", OK, f"Slingshot, {next(iter(cards))} on each node")
@@ -219,12 +226,12 @@ def _names_interface(wanted: str, interfaces: Sequence[str]) -> bool:
 def _clock(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     clocks = {node.node: node.clock for node in nodes if node.clock is not None}
     if len(clocks) < 2:
-        return Finding("clock", NOT_APPLICABLE, "needs two nodes that got to their first barrier")
+        return Finding("clock", NOT_APPLICABLE, "needs two nodes that reached their first barrier")
     middle = sorted(clocks.values())[len(clocks) // 2]
     wrong = {name: clock - middle for name, clock in clocks.items() if abs(clock - middle) > MAX_CLOCK_SECONDS}
     if wrong:
         told = ", ".join(f"{name} is {offset:+.1f} s off" for name, offset in wrong.items())
-        return Finding("clock", PROBLEM, told, "exclude the node and tell the centre: its time service does not run")
+        return Finding("clock", PROBLEM, told, "exclude the node and report it to the computing centre: its time service is not running")
     return Finding("clock", OK, f"within {max(clocks.values()) - min(clocks.values()):.3f} s of each other, the barrier included")
 
 
@@ -243,23 +250,23 @@ def _free_space(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
 
 def _all_reduce(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None) -> Finding:
     if reduce is None:
-        return Finding(
-            "all-reduce", PROBLEM, "did not come to its end", "see the log; NCCL_DEBUG=INFO in the cluster's environment says more"
-        )
+        return Finding("all-reduce", PROBLEM, "did not finish", "see the log; NCCL_DEBUG=INFO in the cluster's environment gives details")
     rate = reduce["bytes_per_second"]
     told = f"{rate / 1e9:.2f} GB/s over {reduce['tasks']} tasks of {len(nodes)} nodes ({reduce['backend']}, {reduce['mib']} MiB)"
     if not reduce["is_right"]:
-        return Finding("all-reduce", PROBLEM, f"gave a wrong sum; {told}", "do not train on these nodes; tell the centre")
+        return Finding(
+            "all-reduce", PROBLEM, f"gave a wrong sum; {told}", "do not train on these nodes; report them to the computing centre"
+        )
     gpu = GPUS.get((cluster.gpu.gpu or "").lower())
     if reduce["backend"] != "nccl" or gpu is None:
-        return Finding("all-reduce", OK, f"{told}; there is nothing to compare it with")
+        return Finding("all-reduce", OK, f"{told}; no usual value is known for this network")
     expected = (gpu.network_rate if len(nodes) > 1 else gpu.nvlink_rate) / 2
     if rate < expected:
         return Finding(
             "all-reduce",
             PROBLEM,
             f"{told}; at least {expected / 1e9:.0f} is usual",
-            "NCCL_DEBUG=INFO says which network it took; check binds and fabric",
+            "NCCL_DEBUG=INFO shows which network is used; check binds and fabric",
         )
     return Finding("all-reduce", OK, told)
 
@@ -290,7 +297,7 @@ def first_step_finding(run_dir: Path) -> Finding:
         is_right, told, advice = verdict(steps)
         return Finding(_CHECK, OK if is_right else PROBLEM, told, advice)
     if read_rehearsal(run_dir) is None:
-        return Finding(_CHECK, NOT_APPLICABLE, f"{run_dir} has no rehearsal to compare with; `slurm.submit --rehearse` leaves one")
+        return Finding(_CHECK, NOT_APPLICABLE, f"{run_dir} has no rehearsal to compare with; `slurm.submit --rehearse` makes one")
     return Finding(
-        _CHECK, NOT_APPLICABLE, f"{run_dir} has a rehearsal, but no first step on GPUs with the layout that was rehearsed has ended"
+        _CHECK, NOT_APPLICABLE, f"{run_dir} has a rehearsal, but has not finished a first step on GPUs with the rehearsed layout"
     )

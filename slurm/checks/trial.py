@@ -132,16 +132,12 @@ def training(trial: Trial) -> dict[str, Any]:
     )
     _wait_for(resumed, lambda: False, seconds=_PATIENCE_SECONDS)
     if resumed.returncode:
-        raise RuntimeError(
-            f"the run that goes on ended with {resumed.returncode}: {_last_lines(_log(run_dir).read_text(errors='replace'))}"
-        )
+        raise RuntimeError(f"the resumed run ended with {resumed.returncode}: {_last_lines(_log(run_dir).read_text(errors='replace'))}")
     plain = trial.directory / "plain"
     alone = _start(trial, plain, f"schedule.max_steps={STEPS}", devices=1, on_cpu=True)
     _wait_for(alone, lambda: False, seconds=_PATIENCE_SECONDS)
     if alone.returncode:
-        raise RuntimeError(
-            f"the run on one processor ended with {alone.returncode}: {_last_lines(_log(plain).read_text(errors='replace'))}"
-        )
+        raise RuntimeError(f"the run on one process ended with {alone.returncode}: {_last_lines(_log(plain).read_text(errors='replace'))}")
     return {
         "was killed": was_killed,
         "losses before": before,

@@ -21,7 +21,7 @@ def judge_trial(found: Mapping[str, Any]) -> list[Finding]:
     for name in PARTS:
         part = found.get(name)
         if part is None:
-            findings.append(Finding(name, PROBLEM, "the job ended before", "see the log; give it more time by --time"))
+            findings.append(Finding(name, PROBLEM, "the job ended before", "see the log; give it more time with --time"))
         elif "error" in part:
             findings.append(Finding(name, PROBLEM, str(part["error"]), "see the log"))
         elif name in _JUDGES:
@@ -43,7 +43,7 @@ def _engine(part: Mapping[str, Any]) -> list[Finding]:
     kernels = {name: value for name, value in part["environment"].items() if name.startswith("NVTE_")}
     if kernels:
         said = ", ".join(f"{name}={value}" for name, value in kernels.items())
-        findings.append(Finding("NVTE variables", OK, f"the site sets {said}, which chooses among TransformerEngine's kernels"))
+        findings.append(Finding("NVTE variables", OK, f"the site sets {said}, which selects TransformerEngine's kernels"))
     return findings
 
 
@@ -70,9 +70,7 @@ def _speeds(part: Mapping[str, Any]) -> list[Finding]:
         if slow and name == "TFLOP/s":
             findings.append(Finding(name, PROBLEM, said, f"{', '.join(slow)} is slower than the others: exclude the node"))
         elif slow:
-            findings.append(
-                Finding(name, OK, f"{said}; {', '.join(slow)} is slower than the others, as where GPUs are not all linked alike")
-            )
+            findings.append(Finding(name, OK, f"{said}; {', '.join(slow)} is slower than the others, as when GPU links differ"))
         else:
             findings.append(Finding(name, OK, said))
     return findings
@@ -90,7 +88,9 @@ def _attention(part: Mapping[str, Any]) -> list[Finding]:
         elif value > LARGEST_ATTENTION_DIFFERENCE:
             said = f"{case}: {value:g} from the formula; expected at most {LARGEST_ATTENTION_DIFFERENCE:g}"
             findings.append(
-                Finding("attention of documents", PROBLEM, said, "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may leave a right one")
+                Finding(
+                    "attention of documents", PROBLEM, said, "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may select a correct kernel"
+                )
             )
         else:
             findings.append(Finding("attention of documents", OK, f"{case}: {value:g} from the formula"))
@@ -104,7 +104,7 @@ def _training(part: Mapping[str, Any]) -> list[Finding]:
         findings.append(Finding("training", PROBLEM, f"{len(losses)} and {len(plain)} of {STEPS} steps were taken", "see the log"))
     else:
         furthest = max(abs(losses[step] - plain[step]) for step in plain)
-        said = f"killed and resumed, losses at most {furthest:.2g} from those of one processor in {STEPS} steps"
+        said = f"killed and resumed, losses differ by at most {furthest:.2g} from those of one process in {STEPS} steps"
         if not part["was killed"]:
             findings.append(Finding("training", PROBLEM, "the run ended before it could be killed", "run it again"))
         elif furthest > LARGEST_DIFFERENCE:

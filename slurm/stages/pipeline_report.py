@@ -49,7 +49,7 @@ def render_tasks(root: Path, reports: list[TaskReport]) -> str:
         markdown_table(["task", "state", ""], [[r.name, r.state, r.message] for r in reports], text_columns=3),
     ]
     if counts[FAILED]:
-        lines += ["", "Put right what failed and submit the pipeline again; what is complete is not done again."]
+        lines += ["", "Fix the cause and submit the pipeline again; complete stages are skipped."]
     return "\n".join(lines)
 
 

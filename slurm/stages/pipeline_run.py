@@ -37,9 +37,9 @@ def run_on(work: Work, *, cluster_name: str, settings: Sequence[str], submit: bo
     elif submit:
         job_ids = submit_pipeline(work, cluster)
         count = sum(map(len, job_ids.values()))
-        print(f"\nsent {count} jobs for {len(job_ids)} stages; watch them with `{suggested('slurm.status', pipeline.root)}`")
+        print(f"\nsubmitted {count} jobs for {len(job_ids)} stages; watch them with `{suggested('slurm.status', pipeline.root)}`")
     else:
-        print("\nNothing was sent; add --submit to send it.")
+        print("\nNothing was submitted; add --submit to submit.")
     return command.DONE
 
 
@@ -50,7 +50,7 @@ def require_no_jobs(root: Path) -> None:
         InUseError: naming the first job.
     """
     if shutil.which("squeue") and (jobs := jobs_of(root)):
-        raise InUseError(f"{root} has jobs in the queue, {jobs[0].job_id} first; wait for them, or end them with slurm.stop")
+        raise InUseError(f"{root} has jobs in the queue, the first is {jobs[0].job_id}; wait for them, or cancel them with slurm.stop")
 
 
 def _table(work: Work, jobs: Sequence[StageJob]) -> str:

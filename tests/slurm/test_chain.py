@@ -78,7 +78,7 @@ def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
     assert chain.causes() == [causes.FAILED] * 3, chain.logs()
     assert [attempt.start_step for attempt in chain.attempts()] == [0, 10, 10]
     assert (
-        "chain: the chain ends: 2 attempts in a row left no newer checkpoint than step 10, the last one: failed"
+        "chain: the chain ends: 2 attempts in a row saved no newer checkpoint than step 10; the last one: failed"
         " (task 0 on gn01: Exited with exit code 1; RuntimeError: the model is not a number); read its log, then submit again\n"
     ) in chain.logs()
 
@@ -86,7 +86,12 @@ def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
 @pytest.mark.parametrize(
     ("options", "saved", "cause", "sentence"),
     [
-        (["--refuse"], 0, causes.REFUSED, "refused (error: data.train is missing; give it in the recipe); correct that, then submit again"),
+        (
+            ["--refuse"],
+            0,
+            causes.REFUSED,
+            "refused (error: data.train is missing; give it in the recipe); fix the cause, then submit again",
+        ),
     ],
 )
 def test_what_no_further_attempt_changes_stops_the_chain_at_once(
@@ -151,7 +156,7 @@ def test_cancelling_a_link_by_hand_ends_the_chain(chain: LightChain) -> None:
     chain.wait_for_end()
     assert chain.causes() == [causes.CANCELLED], chain.logs()
     saved = chain.attempts()[0].end.step  # type: ignore[union-attr]
-    assert saved >= 5 and f"somebody cancelled it; submit again to go on; step {saved} is saved" in chain.logs()
+    assert saved >= 5 and f"it was cancelled manually; submit again to resume; step {saved} is saved" in chain.logs()
 
 
 def test_jobs_that_no_submission_knows_leave_the_run_alone(chain: LightChain) -> None:
@@ -164,7 +169,7 @@ def test_jobs_that_no_submission_knows_leave_the_run_alone(chain: LightChain) ->
     assert [job.job_id for job in jobs_of(chain.run_dir)] == [unrecorded] == list(report_run(chain.run_dir).waiting_jobs)
     chain.slurm.run("scontrol", "release", unrecorded)
     chain.wait_for_end()
-    assert f"submission 1 of {chain.run_dir} was interrupted before it wrote this job down; it leaves the run alone" in chain.logs()
+    assert f"submission 1 of {chain.run_dir} was interrupted before it recorded this job; the job does nothing" in chain.logs()
 
     (submissions / "001" / "jobs.json").write_text(recorded)
     (older,) = chain.submit("--steps", 20, plan=plan)

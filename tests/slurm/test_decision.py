@@ -90,7 +90,7 @@ def test_a_wish_to_stop_comes_before_everything_but_the_end() -> None:
     made = attempts((causes.STOPPED, 10))
     stopped = decide(made, saved_step=10, total_steps=20, stop_requested=True)
     assert stopped.verdict == STOP
-    assert stopped.reason == "slurm.stop was asked for, step 10 is saved; submit again to go on"
+    assert stopped.reason == "stopped by slurm.stop, step 10 is saved; submit again to resume"
     assert decide(made, saved_step=10, total_steps=10, stop_requested=True).verdict == FINISHED
 
 
@@ -98,11 +98,11 @@ def test_a_wish_to_stop_comes_before_everything_but_the_end() -> None:
     ("ends", "sentence"),
     [
         ([(causes.DISK_FULL, 5)], "attempt 1: disk full; free some space, then submit again; step 5 is saved"),
-        ([(causes.REFUSED, 0)], "attempt 1: refused; correct that, then submit again; step 0 is saved"),
-        ([(causes.CANCELLED, 5)], "attempt 1: cancelled; somebody cancelled it; submit again to go on; step 5 is saved"),
+        ([(causes.REFUSED, 0)], "attempt 1: refused; fix the cause, then submit again; step 0 is saved"),
+        ([(causes.CANCELLED, 5)], "attempt 1: cancelled; it was cancelled manually; submit again to resume; step 5 is saved"),
         (
             [(causes.TIMED_OUT, 0)] * 3,
-            "3 attempts in a row left no newer checkpoint than step 0, the last one: killed at the time limit;"
+            "3 attempts in a row saved no newer checkpoint than step 0; the last one: killed at the time limit;"
             " read its log, then submit again",
         ),
         ([(causes.FAILED, 1)] * 4, "4 attempts in a row failed, the last one: failed; read its log, then submit again"),

@@ -71,7 +71,7 @@ def test_sound_nodes_have_no_problem() -> None:
         ({"infiniband": {"mlx5_0/1": "4: ACTIVE"}}, "fabric", "2 active ports on gn01; 1 active ports on gn02"),
         ({"clock": 997.5}, "clock", "gn01 is +0.0 s off"),
         ({"free_bytes": {"/dev/shm": GIB // 16}}, "free space", "/dev/shm on gn02 has 0.1 GiB, expected 1"),
-        ({"reads_token": False}, "shared directory", "gn02 see no file of the login node"),
+        ({"reads_token": False}, "shared directory", "gn02 cannot see a file written on the login node"),
     ],
 )
 def test_each_trouble_is_found(change: dict[str, Any], check: str, found: str) -> None:
@@ -88,7 +88,7 @@ def test_each_trouble_is_found(change: dict[str, Any], check: str, found: str) -
 @pytest.mark.parametrize(
     ("reduce", "found"),
     [
-        (None, "did not come to its end"),
+        (None, "did not finish"),
         ({**REDUCE, "is_right": False}, "gave a wrong sum; 20.00 GB/s over 8 tasks of 2 nodes (nccl, 512 MiB)"),
         ({**REDUCE, "bytes_per_second": 1.2e9}, "1.20 GB/s over 8 tasks of 2 nodes (nccl, 512 MiB); at least 12 is usual"),
     ],
@@ -161,7 +161,7 @@ def test_the_first_step_of_a_run_is_compared_with_its_rehearsal(tmp_path: Path) 
     assert first_step_finding(tmp_path).state == NOT_APPLICABLE
     assert "has no rehearsal" in first_step_finding(tmp_path).found
     keep_rehearsal(tmp_path, {"ranks": []})
-    assert "no first step on GPUs" in first_step_finding(tmp_path).found
+    assert "has not finished a first step on GPUs" in first_step_finding(tmp_path).found
     record_first_step(tmp_path, FirstStep(0, 20.0, 20.5, 39.4, "without apex"))
     assert first_step_finding(tmp_path) == Finding(
         "first step", OK, "rank 0 has used 20.50 GiB in the first step; its rehearsal counted 20.00 (+2.5%)"

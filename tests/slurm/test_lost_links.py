@@ -39,7 +39,7 @@ def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: Ligh
     chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=60)
     chain.slurm.run("scontrol", "requeue", first)
     log = chain.run_dir / "attempts" / f"job-{first}.log"
-    sentence = f"job {second} of this run is running; this one leaves the run alone"
+    sentence = f"job {second} of this run is running; this one does nothing"
     chain.wait_for(lambda: log.exists() and sentence in log.read_text(), timeout_seconds=60)
     assert chain.causes() == [causes.SIGNALLED, None]
 

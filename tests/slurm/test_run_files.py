@@ -91,7 +91,7 @@ def test_a_copy_of_a_run_has_no_part_in_its_jobs_and_a_moved_one_has(
     with pytest.raises(ValueError, match="moved is submitted already: job 7"):
         claim(moved)
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
-    assert claim(moved) == 2 and f"the run of {run_dir} was moved and goes on in {moved}" in capsys.readouterr().err
+    assert claim(moved) == 2 and f"the run of {run_dir} was moved and continues in {moved}" in capsys.readouterr().err
 
 
 def test_a_claim_of_a_killed_process_holds_nobody_up(slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,8 @@ def test_a_report_is_readable() -> None:
 
 
 def test_a_report_names_why_links_wait() -> None:
-    waiting = replace(REPORT, state="waiting", running_job=None, waits_because="job 43 waits for Slurm's reason BadConstraints")
-    assert render_report(waiting).splitlines()[:2] == ["runs/sl: waiting, 2 links wait", "job 43 waits for Slurm's reason BadConstraints"]
+    waiting = replace(REPORT, state="waiting", running_job=None, waits_because="job 43 waits (Slurm's reason: BadConstraints)")
+    assert render_report(waiting).splitlines()[:2] == ["runs/sl: waiting, 2 links wait", "job 43 waits (Slurm's reason: BadConstraints)"]
 
 
 def test_a_job_that_has_started_and_does_not_run_is_told() -> None:
@@ -54,7 +54,7 @@ def test_a_job_that_has_started_and_does_not_run_is_told() -> None:
     assert told == {
         "RUNNING": "",
         "COMPLETING": "job 42 is completing",
-        "SUSPENDED": "job 42 is suspended; `scontrol resume 42`, which takes an operator, lets it go on",
+        "SUSPENDED": "job 42 is suspended; `scontrol resume 42`` (an operator's command) resumes it",
     }
 
 
@@ -75,7 +75,7 @@ def test_a_link_that_no_node_is_left_for_says_so(slurm: RunningSlurm, tmp_path: 
         chain.wait_for(lambda: "BadConstraints" in report_run(chain.run_dir).waits_because, timeout_seconds=60)
         told = render_report(report_run(chain.run_dir)).splitlines()[:2]
         assert told[0].endswith("a run: waiting, 1 links wait")
-        assert told[1].startswith(f"job {second} waits for Slurm's reason BadConstraints; it may not use gn02, gn03,")
+        assert told[1].startswith(f"job {second} waits (Slurm's reason: BadConstraints); it excludes gn02, gn03,")
         assert told[1].endswith(f"which failed; `scontrol update JobId={second} ExcNodeList=` allows it")
         chain.slurm.run("scontrol", "update", f"JobId={second}", "ExcNodeList=")
         chain.wait_for(lambda: report_run(chain.run_dir).running_job == second, timeout_seconds=60)
@@ -87,7 +87,7 @@ def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert status.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path}: not submitted\nno attempt yet\nstep 0 of ?, step 0 is saved")
     assert stop.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out == f"{tmp_path} has no job that waits or runs\n"
+    assert capsys.readouterr().out == f"{tmp_path} has no waiting or running job\n"
 
 
 def test_a_run_is_watched_stopped_and_taken_up_again(slurm: RunningSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_a_run_is_watched_stopped_and_taken_up_again(slurm: RunningSlurm, tmp_pa
         assert chain.causes() == [causes.STOPPED] and saved >= 12, chain.logs()
         assert status.main([str(run_dir)]) == 1
         assert capsys.readouterr().out.startswith(
-            f"{run_dir}: stopped\nslurm.stop was asked for, step {saved} is saved; submit again to go on\n"
+            f"{run_dir}: stopped\nstopped by slurm.stop, step {saved} is saved; submit again to resume\n"
         )
 
         chain.submit("--steps", 300, "--seconds-per-step", 0, plan=ChainPlan(links=2))

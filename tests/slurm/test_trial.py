@@ -47,7 +47,7 @@ def test_a_sound_node_has_no_problem() -> None:
         ("products and copies", {"TFLOP/s": {"cuda:0": 250.0, "cuda:1": 120.0}}, "TFLOP/s", "cuda:0 250, cuda:1 120"),
         ("attention of documents", {"heads of 256": "no backend"}, "attention of documents", "heads of 256: no backend"),
         ("attention of documents", {"heads of 256": 0.9}, "attention of documents", "heads of 256: 0.9 from the formula"),
-        ("training", {"losses": {**LOSSES, "3": 9.0}}, "training", "losses at most 2.3 from those of one processor"),
+        ("training", {"losses": {**LOSSES, "3": 9.0}}, "training", "losses differ by at most 2.3 from those of one process"),
         ("training", {"losses": {"1": 6.9}}, "training", "1 and 12 of 12 steps were taken"),
         ("training", {"was killed": False}, "training", "the run ended before it could be killed"),
         ("a rank that hangs", {"exit code": 1}, "a rank that hangs", "with exit code 1; expected 5"),
