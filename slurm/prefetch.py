@@ -86,12 +86,12 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
     sets = read_sets(arguments.evaluation)
     for one in sets:
         if not one.fetch:
-            raise ValueError(f"the files of {one.name} are fetched by hand: see {one.home}, and give them to eval.prepare")
+            raise ValueError(f"the files of {one.name} have to be downloaded manually: see {one.home}, and give them to eval.prepare")
     if arguments.wheels is not None and not arguments.wheels.is_file():
         raise ValueError(f"the requirements file {arguments.wheels} does not exist")
     if not (files or repositories or sets or arguments.wheels or arguments.image or arguments.environment):
         raise ValueError(
-            "nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here"
+            "nothing to download; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check to verify the cache"
         )
     if arguments.environment and cluster.runtime.venv is None:
         raise ValueError(f"the runtime of {cluster.name} is {cluster.runtime.kind} without runtime.venv: there is no environment to pack")
@@ -142,19 +142,19 @@ def _fetch_file(url: str, sha256: str | None, cache_dir: Path) -> None:
         known = read_record(cache_dir).get(path.relative_to(cache_dir).as_posix())
         sha256 = None if known is None else known.sha256
         if known is None and path.exists():
-            raise ValueError(f"{path} is there, but nothing says where it is from; remove it, or fetch it with its checksum by --file")
+            raise ValueError(f"{path} exists, but its origin is not recorded; remove it, or download it with its checksum by --file")
     progress = Progress(name, total=None, unit="B", is_bytes=True)
     is_new = download(url, path, sha256=sha256, progress=progress)
     entry = add_to_record(cache_dir, path, source=url, sha256=sha256)
-    told = f"SHA-256 {entry.sha256}" if sha256 is None else "its checksum is right"
-    print(f"{path}: {'fetched' if is_new else 'was here'}, {told}")
+    told = f"SHA-256 {entry.sha256}" if sha256 is None else "checksum correct"
+    print(f"{path}: {'downloaded' if is_new else 'already present'}, {told}")
 
 
 def _fetch_wheels(requirements: Path, cache_dir: Path) -> None:
     target = cache_dir / "wheels"
     words = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--dest", str(target), "-r", str(requirements)]
     if subprocess.run(words, check=False).returncode:  # pip compares the index's checksums, and keeps what it has
-        raise ValueError(f"pip could not fetch all wheels of {requirements}; its message is above, the same command goes on from there")
+        raise ValueError(f"pip could not download all wheels of {requirements}; its message is above, the same command resumes from there")
     for wheel in sorted(target.iterdir()):
         add_to_record(cache_dir, wheel, source=f"pip download -r {requirements}")
     print(f"{target}: install with `python -m pip install --no-index --find-links {target} -r {requirements}`")
@@ -169,7 +169,7 @@ def _fetch_image(source: str, cluster: Cluster, cache_dir: Path) -> None:
     known = read_record(cache_dir).get(path.relative_to(cache_dir).as_posix())
     if path.exists() and known is not None and known.source == source:
         require_content(path, known.sha256)
-        print(f"{path}: was here, its checksum is right")
+        print(f"{path}: already present, checksum correct")
         return
     if path.exists():
         raise ValueError(f"{path} was made from {known.source if known else 'another place'}; remove it to make it from {source}")
@@ -181,7 +181,7 @@ def _fetch_image(source: str, cluster: Cluster, cache_dir: Path) -> None:
         raise ValueError(f"{words[0]} is not installed on this machine; run this on a login node, where it may be a module")
     environment = {**os.environ, "APPTAINER_CACHEDIR": str(cache_dir / "layers"), "SINGULARITY_CACHEDIR": str(cache_dir / "layers")}
     if subprocess.run(words, check=False, env=environment).returncode:  # layers that are here are not fetched again
-        raise ValueError(f"{words[0]} could not make {path} from {source}; its message is above, the same command goes on from there")
+        raise ValueError(f"{words[0]} could not make {path} from {source}; its message is above, the same command resumes from there")
     os.replace(partial, path)
     entry = add_to_record(cache_dir, path, source=source)
     print(f"{path}: {entry.size / 2**30:.1f} GiB, SHA-256 {entry.sha256}")

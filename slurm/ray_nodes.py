@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the command, including --ray")
     arguments = parser.parse_args(argv)
     if missing := [name for name in _NEEDED if not os.environ.get(name)]:
-        raise ValueError(f"{', '.join(missing)} not set; start this by srun in a job script that sources slurm/environment.sh")
+        raise ValueError(f"{', '.join(missing)} not set; start this command with srun in a job script that sources slurm/environment.sh")
     if "--ray" not in arguments.arguments:
-        raise ValueError(f"{arguments.module} has no --ray among its arguments, and would work on the first node alone; add it")
+        raise ValueError(f"{arguments.module} has no --ray among its arguments, and would use only the first node; add it")
     os.environ["RAY_AUTH_MODE"] = "token"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:  # short: it holds sockets; ours alone
         if int(os.environ["SLURM_PROCID"]):
@@ -83,9 +83,9 @@ def _serve(place: Path) -> int:
 
 def _start_again(host: str) -> None:
     """Queue a job again whose first node is lost: with `--no-kill` Slurm lets it run on without its script until the time limit."""
-    print(f"error: the first node ({host}) no longer answers; the job is queued again and goes on with what is finished", file=sys.stderr)
+    print(f"error: the first node ({host}) no longer answers; the job is requeued and will resume", file=sys.stderr)
     if shutil.which("scontrol") is None:  # in a container
-        print(f"error: there is no scontrol here; queue it with `scontrol requeue {os.environ['SLURM_JOB_ID']}`", file=sys.stderr)
+        print(f"error: scontrol was not found; requeue the job with `scontrol requeue {os.environ['SLURM_JOB_ID']}`", file=sys.stderr)
     else:
         subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])  # another node may have been faster
 

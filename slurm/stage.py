@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if stage.train is not None:
         os.execv(words[0], words)  # as every rank; the links of the chain say how it ended
     if job_id is not None and not is_recorded(pipeline.root, int(submission), job_id):
-        print(f"pipeline: submission {submission} was interrupted or is over, so that job {job_id} does nothing", file=sys.stderr)
+        print(f"pipeline: submission {submission} was interrupted or has ended, so job {job_id} does nothing", file=sys.stderr)
         return command.WRONG
     if int(os.environ.get("SLURM_PROCID", "0")):  # another node of a command with --ray; the first one records how it ends
         if is_complete(pipeline, task) or not all(is_complete(pipeline, need) for need in needs_of(pipeline, task)):

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if longer:
         print(f"\n{longer}")
     if not arguments.submit:
-        print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
+        print(f"\nThe script of the first job:\n\n{script}\nNothing was submitted; add --submit to submit.")
         return command.DONE
     job_ids = submit_chain(job, cluster, run_dir, chain, total_steps=recipe.total_steps)
     if not job_ids:

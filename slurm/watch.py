@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     checked = check_site([job], cluster, must_answer=arguments.submit)
     print(f"{status}\n\nchecked: {checked}")
     if not arguments.submit:
-        print(f"\nThe script of the array:\n\n{script}\nNothing was sent; add --submit to send it.")
+        print(f"\nThe script of the array:\n\n{script}\nNothing was submitted; add --submit to submit.")
         return command.DONE
     path = output / LOGS_NAME / SCRIPT_NAME
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Bringing files to a login node: resumed after an interruption, never in place before its checksum is right; and the record of what was brought."""
+"""Bringing files to a login node: resumed after an interruption, never in place before checksum correct; and the record of what was brought."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def download(url: str, path: Path, *, sha256: str | None, progress: Counter | No
         _fetch(url, partial, progress)
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         here = partial.stat().st_size if partial.exists() else 0
-        raise ValueError(f"{url} could not be fetched: {error}; {here:,} bytes are kept, the same command goes on from there") from error
+        raise ValueError(f"{url} could not be downloaded: {error}; {here:,} bytes are kept, the same command resumes from there") from error
     if sha256 is not None and (found := sha256_of(partial)) != sha256:
         partial.unlink()
-        raise ValueError(f"{url} has the SHA-256 {found}, expected {sha256}; it was thrown away: check the address and the checksum")
+        raise ValueError(f"{url} has the SHA-256 {found}, expected {sha256}; it was deleted: check the address and the checksum")
     os.replace(partial, path)
     return True
 
@@ -77,7 +77,7 @@ def require_content(path: Path, sha256: str) -> None:
     found = sha256_of(path)
     if found != sha256:
         raise ValueError(
-            f"{path} has the SHA-256 {found}, expected {sha256}: it is damaged or of another version; remove it and fetch again"
+            f"{path} has the SHA-256 {found}, expected {sha256}: it is damaged or another version; remove it and run the command again"
         )
 
 
@@ -129,7 +129,9 @@ def read_record(cache_dir: Path) -> dict[str, Entry]:
     try:
         return {name: Entry(**entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it and prefetch again: what is whole is not fetched twice") from error
+        raise ValueError(
+            f"{path} is damaged ({error}); remove it and run slurm.prefetch again: undamaged files are not downloaded again"
+        ) from error
 
 
 def add_to_record(cache_dir: Path, path: Path, *, source: str, sha256: str | None = None) -> Entry:

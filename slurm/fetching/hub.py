@@ -58,7 +58,7 @@ def fetch_repository(repository: Repository, cache_dir: Path) -> Path:
         snapshot = snapshot_download(repository.name, repo_type=repository.kind, revision=repository.revision)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{repository.name} could not be fetched: {reason}; the same command goes on from what is here") from error
+        raise ValueError(f"{repository.name} could not be downloaded: {reason}; the same command resumes") from error
     if problems := check_blobs(hub_dir(cache_dir, repository)):
         raise ValueError("; ".join(problems))
     return Path(snapshot)
@@ -71,7 +71,7 @@ def check_blobs(repository_dir: Path) -> list[str]:
         expected = blob.name
         found = {64: sha256_of, 40: _git_digest}.get(len(expected))
         if found is not None and found(blob) != expected:
-            problems.append(f"{blob} is damaged: its content has another digest than its name; remove it and fetch again")
+            problems.append(f"{blob} is damaged: its content does not match its digest; remove it and run the command again")
     return problems
 
 

@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.requirements is None:
         wrong = problems(arguments.layer, installed_packages())
-        print("\n".join(wrong) or f"{arguments.layer}: all pins, and the image's own packages as they were")
+        print("\n".join(wrong) or f"{arguments.layer}: all pinned packages are installed, and the image's own packages are unchanged")
         return 1 if wrong else 0
     try:
         pins = read_pins(arguments.requirements.read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     write_layer(arguments.layer, choice)
-    print(f"kept of the image: {', '.join(f'{name} {version}' for name, version in choice.kept.items())}")
+    print(f"kept from the image: {', '.join(f'{name} {version}' for name, version in choice.kept.items())}")
     print(f"{len(choice.install)} packages to install, {len(choice.same)} there already, left out: {', '.join(choice.left_out) or 'none'}")
     return 0
 

@@ -120,16 +120,16 @@ def _text_problems(job: Job) -> list[str]:
     for name, text in (("name", job.name), ("log_dir", str(job.log_dir)), ("log_name", job.log_name)):
         if not text or "\\" in text or any(not character.isprintable() and character != "\t" for character in text):
             problems.append(
-                f"{name} is {text!r}, which a #SBATCH line cannot carry; expected some text without backslashes, line breaks and control characters"
+                f"{name} is {text!r}, which a #SBATCH line cannot hold; expected text without backslashes, line breaks and control characters"
             )
     if job.name in _INTERACTIVE:
-        problems.append(f"name is {job.name!r}, by which Lightning tells interactive sessions from jobs; choose another")
+        problems.append(f"name is {job.name!r}, by which Lightning recognises interactive sessions; choose another")
     if "/" in job.log_name:
         problems.append(f"log_name is {job.log_name!r}; expected a file name, with its directory in log_dir")
     if not job.log_dir.is_absolute():
         problems.append(f"log_dir is {str(job.log_dir)!r}; expected an absolute path, as nodes resolve it")
     problems += [
-        f"{str(path)!r} in {name} is no absolute path, which nodes resolve alike"
+        f"{str(path)!r} in {name} is not an absolute path, which nodes need"
         for name, paths in (("work_dir", (job.work_dir,)), ("paths", job.paths))
         for path in paths
         if not path.is_absolute()
@@ -137,7 +137,7 @@ def _text_problems(job: Job) -> list[str]:
     if job.array is not None and not _ARRAY.fullmatch(job.array):
         problems.append(f"array is {job.array!r}; expected indices such as 0-11 or 0-11%4")
     problems += [
-        f"the dependency {dependency!r} is none that Slurm knows; expected for example afterok:17, afterany:17:18 or singleton"
+        f"the dependency {dependency!r} is not valid in Slurm; expected for example afterok:17, afterany:17:18 or singleton"
         for dependency in job.dependencies
         if not _DEPENDENCY.fullmatch(dependency)
     ]
@@ -145,7 +145,7 @@ def _text_problems(job: Job) -> list[str]:
     problems += [f"{name!r} is no name of an environment variable" for name in job.environment if not _VARIABLE.fullmatch(name)]
     words = [*job.command, *job.environment.values(), str(job.work_dir), *(word for line in (*job.before, *job.after) for word in line)]
     if any("\0" in word for word in words):
-        problems.append("a word of the commands or the environment holds a NUL, which no program can be given")
+        problems.append("an argument or environment variable contains a NUL character, which cannot be passed to a program")
     return problems
 
 

@@ -121,7 +121,7 @@ def own_environment() -> dict[str, str]:
 @functools.cache
 def _say_left_out(names: tuple[str, ...]) -> None:
     if names:
-        print(f"sbatch is not given {', '.join(names)} of this shell: the job script alone decides", file=sys.stderr, flush=True)
+        print(f"{', '.join(names)} of this shell are not passed to sbatch: only the job script counts", file=sys.stderr, flush=True)
 
 
 def queued_jobs(tags: Iterable[Tag]) -> list[QueuedJob]:
@@ -332,7 +332,7 @@ def _ask_once(program: str, *arguments: str, new_session: bool) -> str:
     except FileNotFoundError:
         raise ValueError(f"there is no {program} on this machine; run this where Slurm's commands are, on a login node") from None
     except subprocess.TimeoutExpired:
-        message = f"{program} gave no answer within {_TIMEOUT_SECONDS} s; try again when Slurm's controller answers"
+        message = f"{program} did not answer within {_TIMEOUT_SECONDS} s; try again when Slurm's controller responds"
         raise _SlurmError(message, may_pass=program != "sbatch") from None  # which may have sent the job all the same
     if done.returncode:
         message = done.stderr.strip().removeprefix(f"{program}: ").removeprefix("error: ")

@@ -57,7 +57,7 @@ def plan_lines(submission: Submission) -> list[str]:
     steps, step = recipe.total_steps, read_run_state(run_dir).saved_step
     estimate = _estimate(submission, steps, step)
     rows: list[Row] = [
-        ("run", f"{run_dir} ({f'goes on from step {step:,}' if step else 'new'})"),
+        ("run", f"{run_dir} ({f'resumes from step {step:,}' if step else 'new'})"),
         ("recipe", f"{recipe.name}: {steps:,} steps of {recipe.tokens_per_step:,} tokens"),
         (
             "layout",
@@ -106,7 +106,7 @@ def _why_not(submission: Submission) -> str:
     if name.lower() not in GPUS:
         return f"the planner does not know the {name}; it knows {', '.join(GPUS)} (set gpu.gpu=NAME)"
     if submission.recipe.precision != "bf16":
-        return "the planner's times are those of bfloat16"
+        return "the planner's times are for bfloat16 only"
     return ""
 
 
@@ -134,7 +134,7 @@ def _hours(submission: Submission, steps: int, first_step: int, estimate: RunEst
     """Time, jobs that it needs, GPU hours against the allocation; the most that the chain can use where the speed is not known."""
     job, chain, allocation = submission.job, submission.chain, submission.cluster.allocation_gpu_hours
     devices = submission.recipe.parallel.world_size
-    step_seconds, source = _measured_step_seconds(submission.run_dir, submission.recipe), "as the run went so far"
+    step_seconds, source = _measured_step_seconds(submission.run_dir, submission.recipe), "measured in this run so far"
     if step_seconds is None and estimate is not None:
         step_seconds, source = estimate.choice.time.total, "estimated"
     rows = []
@@ -144,13 +144,13 @@ def _hours(submission: Submission, steps: int, first_step: int, estimate: RunEst
         rows.append(
             (
                 "time",
-                f"{seconds / 3600:.1f} h for {steps - first_step:,} steps of {step_seconds:.2f} s, {size}{source}; checkpoints come on top",
+                f"{seconds / 3600:.1f} h for {steps - first_step:,} steps of {step_seconds:.2f} s, {size}{source}; plus checkpoints",
             )
         )
         usable = job.time_limit_seconds - chain.signal_seconds - _START_SECONDS
         needed = math.ceil(seconds / usable) if usable > 0 else chain.links
         if needed > chain.links:
-            rows.append(("", f"that is more than the chain has: --links {needed} would be enough where nothing fails"))
+            rows.append(("", f"that is more than the chain has: --links {needed} would be enough if nothing fails"))
         hours = seconds / 3600 * devices
         text = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
     else:

@@ -74,7 +74,7 @@ def _inputs(recipe: Recipe, recipe_argument: str) -> list[Path]:
     relative = [path for path in named if not Path(path).is_absolute()]
     if relative and Path.cwd() != ROOT:
         raise ValueError(
-            f"{relative[0]} is a relative path, and the job runs in {ROOT}; give absolute paths or submit from there (here is {Path.cwd()})"
+            f"{relative[0]} is a relative path, and the job runs in {ROOT}; give absolute paths, or submit from there (this is {Path.cwd()})"
         )
     files = [Path(recipe_argument)] if recipe_argument.endswith((".yaml", ".yml")) else []
     return files + [Path(path).absolute() for path in named]

@@ -82,7 +82,7 @@ def with_absolute_paths(harness: Sequence[str]) -> tuple[list[str], list[Path]]:
             name, equals, file = word.rpartition("=") if option == "--text" else ("", "", word)
             path = Path(file).absolute()
             if not path.exists():
-                raise ValueError(f"{option} {word}: {path} does not exist; give what the nodes of the cluster see")
+                raise ValueError(f"{option} {word}: {path} does not exist; give a path that the nodes of the cluster can read")
             prefix, word = prefix + name + equals, str(path)
             paths.append(path)
         words.append(prefix + word)

@@ -230,7 +230,9 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
     if runtime.kind not in RUNTIMES:
         problems.append(f"runtime.kind is {runtime.kind!r}; expected one of {', '.join(RUNTIMES)}")
     elif runtime.kind in CONTAINERS and runtime.image is None:
-        problems.append(f"runtime.image is missing; {runtime.kind} needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)")
+        problems.append(
+            f"runtime.image is missing; {runtime.kind} needs one (set it with runtime.image=PATH; slurm.prefetch can download it)"
+        )
     elif runtime.kind not in CONTAINERS and runtime.venv is None:
         problems.append(f"runtime.venv is missing; {runtime.kind} needs a virtual environment (set it with runtime.venv=PATH)")
     if runtime.node_dir is not None:
@@ -301,7 +303,7 @@ def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
     limit = parse_time_limit(partition.time_limit)
     problems = []
     if cluster.account_required and cluster.account is None:
-        problems.append("no account is given to pay for it; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)")
+        problems.append("no Slurm account to charge is given; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)")
     if job.num_nodes > partition.num_nodes:
         more = f"; {partition.more_nodes}" if partition.more_nodes else ""
         problems.append(f"it asks for {job.num_nodes} nodes; a job {place} can have {partition.num_nodes}{more}")
@@ -317,7 +319,7 @@ def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
         problems.append(f"it asks for {job.memory_gib} GiB on a node; the nodes {place} have {partition.memory_gib} GiB")
     if cluster.runtime.kind in CONTAINERS:
         problems += [
-            f"{cluster.runtime.kind} cannot bind {path!r}: commas, colons and backslashes mean something in its binds, and spaces at the end are lost; use another path"
+            f"{cluster.runtime.kind} cannot bind {path!r}: commas, colons and backslashes are special in its binds, and trailing spaces are lost; use another path"
             for path in bound_paths(job, cluster)
             if set(path) & set(",:\\") or path != path.strip()
         ]

@@ -141,7 +141,7 @@ def array_problems(job: Job) -> list[str]:
     if limit is None or highest < limit:
         return []
     return [
-        f"its array has the index {highest}; MaxArraySize of this Slurm is {limit}, so that indices end at {limit - 1}; make it smaller"
+        f"its array has the index {highest}; MaxArraySize of this Slurm is {limit}, so that indices end at {limit - 1}; use a smaller array"
     ]
 
 
@@ -177,14 +177,14 @@ def checked(cluster: Cluster, partitions: Sequence[Partition], associations: Seq
     names = [name for name in ("account", "partition", "QOS", "limits") if asked.get(name, True) and known.get(name, True)]
     text = f"{', '.join(names[:-1])} and {names[-1]}, with this Slurm"
     unknown = [name for name in asked if asked[name] and not known[name]]
-    return f"{text}; not {' and '.join(unknown)}, of which it tells nothing" if unknown else text
+    return f"{text}; not {' and '.join(unknown)}, which it does not report" if unknown else text
 
 
 def missing_runtime(cluster: Cluster) -> tuple[str, str] | None:
     """What a job would start and is not here, and what to do; None where all is there, or in a registry."""
     runtime = cluster.runtime
     if runtime.kind in CONTAINERS:
-        found, advice = Path(cluster.image_path), f"bring it with `python -m slurm.prefetch --cluster {cluster.name} --image SOURCE`"
+        found, advice = Path(cluster.image_path), f"download it with `python -m slurm.prefetch --cluster {cluster.name} --image SOURCE`"
         if not found.is_absolute():
             return None
     else:
@@ -200,7 +200,7 @@ def _missing_copy(cluster: Cluster) -> tuple[str, str] | None:
     if not packed.is_file():
         problem = f"{packed} does not exist, which runtime.node_dir needs"
     elif is_older(packed, venv):
-        problem = f"{packed} is older than what is installed in {venv}"
+        problem = f"{packed} is older than the packages in {venv}"
     else:
         return None
     return problem, f"make it with `python -m slurm.prefetch --cluster {cluster.name} --environment`"

@@ -396,7 +396,9 @@ def test_sets_are_fetched_and_prepared_from_the_cache(published: Path, tmp_path:
     suggested[suggested.index("--output") + 1] = str(tmp_path / "out")
     assert main([*suggested[3:], "--sample"]) == 0
     assert len(_rows(tmp_path / "out", "mt/flores_dev")) == 6
-    with pytest.raises(ValueError, match=r"the files of greeksum are fetched by hand: see https://github.com/iakovosevdaimon/GreekSUM"):
+    with pytest.raises(
+        ValueError, match=r"the files of greeksum have to be downloaded manually: see https://github.com/iakovosevdaimon/GreekSUM"
+    ):
         prefetch([*cluster, "--evaluation", "greeksum"])
 
 

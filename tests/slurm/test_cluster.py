@@ -42,7 +42,7 @@ def test_all_problems_of_a_file_are_listed(tmp_path: Path) -> None:
         f"the cluster {mine} cannot run, 4 problems:\n"
         "  - gpu.time_limit: the time limit '24h' is not of the form hours:minutes:seconds or days-hours:minutes:seconds\n"
         "  - account is 'a b'; expected letters, digits and _ . : @ + -\n"
-        "  - runtime.image is missing; pyxis needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)\n"
+        "  - runtime.image is missing; pyxis needs one (set it with runtime.image=PATH; slurm.prefetch can download it)\n"
         "  - runtime.binds holds 'data'; expected an absolute path"
     )
 
@@ -60,7 +60,7 @@ def test_a_job_that_does_not_fit_lists_what_there_is() -> None:
         check_job(replace(JOB, num_nodes=65, tasks_per_node=8, gpus_per_task=1, cpus_per_task=8, time_limit_seconds=25 * 3600), cluster)
     assert str(error.value) == (
         "job 'job' on local cannot run, 5 problems:\n"
-        "  - no account is given to pay for it; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)\n"
+        "  - no Slurm account to charge is given; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)\n"
         "  - it asks for 65 nodes; a job of partition gpu can have 64\n"
         "  - it asks for 8 GPUs on a node; the nodes of partition gpu have 4\n"
         "  - it asks for 8 tasks x 8 CPUs = 64 CPUs on a node; the nodes of partition gpu have 32\n"
@@ -71,17 +71,17 @@ def test_a_job_that_does_not_fit_lists_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "a\nb"}, r"name is 'a\\nb', which a #SBATCH line cannot carry"),
-        ({"name": "interactive"}, "name is 'interactive', by which Lightning tells interactive sessions from jobs"),
-        ({"log_dir": Path("/a\\b")}, "log_dir is .* which a #SBATCH line cannot carry"),
+        ({"name": "a\nb"}, r"name is 'a\\nb', which a #SBATCH line cannot hold"),
+        ({"name": "interactive"}, "name is 'interactive', by which Lightning recognises interactive sessions"),
+        ({"log_dir": Path("/a\\b")}, "log_dir is .* which a #SBATCH line cannot hold"),
         ({"log_dir": Path("logs")}, "log_dir is 'logs'; expected an absolute path"),
-        ({"paths": (Path("data"),)}, "'data' in paths is no absolute path"),
+        ({"paths": (Path("data"),)}, "'data' in paths is not an absolute path"),
         ({"log_name": "a/b"}, "log_name is 'a/b'; expected a file name"),
         ({"array": "0-3;reboot"}, "array is '0-3;reboot'; expected indices"),
-        ({"dependencies": ("afterok:x",)}, "the dependency 'afterok:x' is none that Slurm knows"),
+        ({"dependencies": ("afterok:x",)}, "the dependency 'afterok:x' is not valid in Slurm"),
         ({"exclude": ("gn01 --x",)}, "'gn01 --x' in exclude is no name of a node"),
         ({"environment": {"A=B": ""}}, "'A=B' is no name of an environment variable"),
-        ({"command": ("a\0b",)}, "holds a NUL"),
+        ({"command": ("a\0b",)}, "contains a NUL"),
         ({"command": ()}, "command is empty"),
         ({"num_nodes": 0}, "num_nodes is 0; expected at least 1"),
         ({"kind": "cpu", "gpus_per_task": 1}, "a job of the CPU partition asks for 1 GPUs per task"),

@@ -193,7 +193,7 @@ def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSl
 
     (packages / "new.py").touch()
     os.utime(packages, (time.time() + 5,) * 2)
-    with pytest.raises(ValueError, match=f"environment.tar is older than what is installed in {venv}; make it with"):
+    with pytest.raises(ValueError, match=f"environment.tar is older than the packages in {venv}; make it with"):
         require_runtime(cluster)
     cluster.packed_environment.write_bytes(b"no tar")
     job_id = slurm.submit(render_job(replace(job, log_name="damaged"), cluster))

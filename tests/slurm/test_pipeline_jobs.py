@@ -73,7 +73,7 @@ def test_a_failed_stage_names_itself_and_what_to_do(pipeline: Pipeline, capfd: p
     assert run_task(pipeline, task, [sys.executable, *command_of(pipeline, task)[1:]], log="logs/tokenizer-7.log") == 1
     written = capfd.readouterr().err
     assert "pipeline: stage tokenizer failed with exit code 2: " in written and "a b.txt" in written
-    assert "all that it wrote is in logs/tokenizer-7.log; put that right and run the pipeline again, what is complete is not" in written
+    assert "its output is in logs/tokenizer-7.log; fix the cause and run the pipeline again: complete stages are skipped" in written
     after = tasks_of(pipeline, "transfer")[0]
     assert run_task(pipeline, after, ["false"], log="logs/transfer-8_0.log") == 1
     assert "stage transfer.method=mean cannot start, because stage tokenizer is not complete (failed with exit" in capfd.readouterr().err
@@ -101,7 +101,7 @@ def test_planning_a_whole_pipeline_is_quick_and_light(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "chain of 4, gpu" in done.stdout and done.stdout.endswith("Nothing was sent; add --submit to send it.\n")
+    assert "chain of 4, gpu" in done.stdout and done.stdout.endswith("Nothing was submitted; add --submit to submit.\n")
 
 
 SPREAD = "precision=bf16 parallel.devices_per_node=4 parallel.num_nodes=16 schedule.global_batch_size=256 parallel.gpu=b200"

@@ -88,7 +88,7 @@ def server() -> Iterator[Server]:
 
 def test_an_interrupted_download_goes_on(server: Server, tmp_path: Path) -> None:
     server.break_after = 1_000_000
-    with pytest.raises(ValueError, match="1,000,000 bytes are kept, the same command goes on from there"):
+    with pytest.raises(ValueError, match="1,000,000 bytes are kept, the same command resumes from there"):
         download(f"{server.address}/data.bin", tmp_path / "data.bin", sha256=SHA256)
     assert not (tmp_path / "data.bin").exists()
     server.break_after = None
@@ -109,14 +109,14 @@ def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None
     with pytest.raises(ValueError) as error:
         download(f"{server.address}/data.bin", tmp_path / "data.bin", sha256=wrong)
     assert str(error.value) == (
-        f"{server.address}/data.bin has the SHA-256 {SHA256}, expected {wrong}; it was thrown away: check the address and the checksum"
+        f"{server.address}/data.bin has the SHA-256 {SHA256}, expected {wrong}; it was deleted: check the address and the checksum"
     )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_was_edited_is_not_passed_off(server: Server, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"edited")
-    with pytest.raises(ValueError, match="it is damaged or of another version; remove it and fetch again"):
+    with pytest.raises(ValueError, match="it is damaged or another version; remove it and run the command again"):
         download(f"{server.address}/data.bin", tmp_path / "data.bin", sha256=SHA256)
 
 
@@ -148,7 +148,7 @@ def _prefetch(cache: Path, *words: str, environment: dict[str, str] | None = Non
 def test_the_command_fetches_checks_and_finds_damage(server: Server, tmp_path: Path) -> None:
     cache = tmp_path / "scion_cache"
     fetched = _prefetch(tmp_path, "--file", f"{server.address}/data.bin", SHA256)
-    assert (fetched.returncode, fetched.stdout) == (0, f"{cache}/files/data.bin: fetched, its checksum is right\n"), fetched.stderr
+    assert (fetched.returncode, fetched.stdout) == (0, f"{cache}/files/data.bin: fetched, checksum correct\n"), fetched.stderr
     again = _prefetch(tmp_path, "--check")
     assert (again.returncode, again.stdout) == (0, f"{cache}: 1 files and 0 repositories, 0 problems\n")
     (cache / "files" / "data.bin").write_bytes(CONTENT[:-1] + b"x")
@@ -166,7 +166,7 @@ def test_a_repository_of_the_hub_is_fetched_once_and_checked(server: Server, tmp
     assert snapshot.is_relative_to(directory) and check_blobs(directory) == []
     blob = (snapshot / "config.json").resolve()
     blob.write_bytes(b"[]\n")
-    assert check_blobs(directory) == [f"{blob} is damaged: its content has another digest than its name; remove it and fetch again"]
+    assert check_blobs(directory) == [f"{blob} is damaged: its content does not match its digest; remove it and run the command again"]
     assert _prefetch(tmp_path, "--check").returncode == 1
 
 
@@ -181,7 +181,7 @@ def test_an_image_is_made_once_and_its_checksum_kept(tmp_path: Path) -> None:
     assert made.returncode == 0 and image.read_text() == "image of docker://x/nemo:25.11\n", made.stderr
     stand_in.write_text("#!/bin/bash\nexit 1\n")
     again = _prefetch(tmp_path, "--image", "docker://x/nemo:25.11", environment=environment)
-    assert (again.returncode, again.stdout) == (0, f"{image}: was here, its checksum is right\n")
+    assert (again.returncode, again.stdout) == (0, f"{image}: already present, checksum correct\n")
     other = _prefetch(tmp_path, "--image", "docker://x/nemo:24.01", environment=environment)
     assert other.stderr == f"error: {image} was made from docker://x/nemo:25.11; remove it to make it from docker://x/nemo:24.01\n"
     image.unlink()
@@ -223,12 +223,12 @@ def test_wheels_come_with_checksums(tmp_path: Path) -> None:
     assert list(record) == ["wheels/tiny_wheel-1.0-py3-none-any.whl"]
     requirements.write_text("tiny-wheel==2.0\n")
     failed = _prefetch(tmp_path, "--wheels", str(requirements), environment=environment)
-    assert failed.returncode == 2 and f"error: pip could not fetch all wheels of {requirements}" in failed.stderr
+    assert failed.returncode == 2 and f"error: pip could not download all wheels of {requirements}" in failed.stderr
 
 
 def test_nothing_to_fetch_is_a_mistake(tmp_path: Path) -> None:
     done = _prefetch(tmp_path)
     assert (
         done.stderr
-        == "error: nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here\n"
+        == "error: nothing to download; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check to verify the cache\n"
     )

@@ -51,7 +51,7 @@ def test_a_job_gets_nothing_of_the_callers_settings_of_slurm(
     names = {line.partition("=")[0] for line in (answer / "env").read_text().splitlines()}
     assert not names & set(left_out) and {"SLURM_CONF", "HF_HOME"} <= names
     assert (answer / "words").read_text() == f"--parsable --comment=scion-x-1 {answer}/job.sh\n"
-    assert f"sbatch is not given {', '.join(sorted(left_out))} of this shell" in capsys.readouterr().err
+    assert f"{', '.join(sorted(left_out))} of this shell are not passed to sbatch" in capsys.readouterr().err
     program(answer, "sbatch", "echo welcome")
     with pytest.raises(ValueError, match="sbatch printed 'welcome', expected the id of the job"):
         send_job(answer / "job.sh")
@@ -120,7 +120,7 @@ def test_gpus_of_a_node(resources: str, count: int) -> None:
 
 def test_a_held_job_is_named_with_what_releases_it() -> None:
     held = QueuedJob("7", "PENDING", "launch failed requeued held", ())
-    assert why_it_waits(held) == "job 7 is held for Slurm's reason launch failed requeued held; `scontrol release 7` lets it start"
+    assert why_it_waits(held) == "job 7 is held (Slurm's reason: launch failed requeued held); `scontrol release 7` lets it start"
     assert replace(held, state="REQUEUE_HOLD").is_waiting
 
 

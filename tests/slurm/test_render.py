@@ -196,7 +196,7 @@ def test_directives_stay_one_line_each(name: str, folder: str) -> None:
     try:
         check_job(job, _cluster("vega"))
     except ValueError as error:
-        assert "which a #SBATCH line cannot carry" in str(error)
+        assert "which a #SBATCH line cannot hold" in str(error)
         return
     head = render_job(job, _cluster("vega")).split("\n\n")[0].split("\n")
     assert head[0] == "#!/bin/bash" and len(head) == NUM_DIRECTIVES + 1
@@ -205,7 +205,7 @@ def test_directives_stay_one_line_each(name: str, folder: str) -> None:
 
 def test_a_container_refuses_paths_that_it_cannot_bind() -> None:
     for path in ("/a,b", "/a:b", "/a\\b", "/a "):
-        sentence = f"apptainer cannot bind {path!r}: commas, colons and backslashes mean something in its binds"
+        sentence = f"apptainer cannot bind {path!r}: commas, colons and backslashes are special in its binds"
         with pytest.raises(ValueError, match=re.escape(sentence)):
             render_job(replace(TRAIN, paths=(Path(path),)), _cluster("vega"))
 

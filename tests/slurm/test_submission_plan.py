@@ -41,7 +41,7 @@ def test_the_planner_says_memory_hours_and_checkpoints(tmp_path: Path) -> None:
     plan = _plan(tmp_path / "run", cluster=("allocation_gpu_hours=5000",))
     assert plan["layout"].startswith("16 nodes x 4 tasks = TP 1 x PP 1 x DP 64, micro batch 4")
     assert re.fullmatch(r"\d+\.\d of 39\.4 GiB, \d+\.\d left on each a100-40gb", plan["memory"])
-    time = re.fullmatch(r"(\d+\.\d) h for 13,400 steps of (\d+\.\d\d) s, estimated; checkpoints come on top", plan["time"])
+    time = re.fullmatch(r"(\d+\.\d) h for 13,400 steps of (\d+\.\d\d) s, estimated; plus checkpoints", plan["time"])
     assert time and float(time[1]) == pytest.approx(13_400 * float(time[2]) / HOUR, abs=0.1)
     used = re.fullmatch(r"(\d+) of the 5,000 allocated \((\d+\.\d)%\)", plan["GPU hours"])
     assert used and float(used[1]) == pytest.approx(float(time[1]) * 64, abs=5)
@@ -50,7 +50,7 @@ def test_the_planner_says_memory_hours_and_checkpoints(tmp_path: Path) -> None:
 
 def test_a_chain_that_is_too_short_and_an_allocation_that_is_too_small_are_told(tmp_path: Path) -> None:
     plan = _plan(tmp_path / "run", cluster=("allocation_gpu_hours=100",), hours=1, links=2)
-    needed = re.fullmatch(r"that is more than the chain has: --links (\d+) would be enough where nothing fails", plan[""])
+    needed = re.fullmatch(r"that is more than the chain has: --links (\d+) would be enough if nothing fails", plan[""])
     assert needed and int(needed[1]) > 2
     assert plan["GPU hours"].endswith(": too many")
 
@@ -59,7 +59,7 @@ def test_a_run_that_has_begun_says_how_fast_it_is(tmp_path: Path) -> None:
     records = [{"step": step, "loss": 3.0, "tokens_per_second": 2_097_152 / 2.5} for step in range(1, 30)]
     cut_off = '{"step": 30, "loss"'  # by a machine that went down
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + cut_off)
-    assert _plan(tmp_path)["time"] == "9.3 h for 13,400 steps of 2.50 s, as the run went so far; checkpoints come on top"
+    assert _plan(tmp_path)["time"] == "9.3 h for 13,400 steps of 2.50 s, measured in this run so far; plus checkpoints"
 
 
 def test_how_often_to_save_follows_from_the_measured_save_and_step(tmp_path: Path) -> None:

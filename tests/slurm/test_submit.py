@@ -63,7 +63,9 @@ def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, in
     ]
     assert "GPU hours   at most 384 of the 1,000 allocated (38.4%)" in plan.splitlines()
     assert plan.splitlines()[-1] == "checked     account, partition and limits, with this Slurm"
-    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith("Nothing was sent; add --submit to send it.\n")
+    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith(
+        "Nothing was submitted; add --submit to submit.\n"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -136,7 +138,7 @@ def test_what_this_slurm_would_refuse_is_refused_first(
         ),
         (
             "runtime={kind: apptainer, image: /nowhere.sif}",
-            "/nowhere.sif does not exist; bring it with `python -m slurm.prefetch --cluster local --image SOURCE`",
+            "/nowhere.sif does not exist; download it with `python -m slurm.prefetch --cluster local --image SOURCE`",
         ),
     ],
 )
@@ -152,7 +154,7 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     done = _submit(slurm, inputs, tmp_path / "run", "--submit", "parallel.num_nodes=3")
     assert done.returncode == 2
     assert done.stderr == (
-        "note: parallel.num_nodes is given twice, as parallel.num_nodes=4 and as parallel.num_nodes=3; the last of them counts\n"
+        "note: parallel.num_nodes is given twice, as parallel.num_nodes=4 and as parallel.num_nodes=3; the last one is used\n"
         "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are no multiple of"
         " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2); the nearest are 2 and 4\n"
     )
@@ -185,7 +187,7 @@ def test_a_rehearsal_that_does_not_fit_refuses_the_submission() -> None:
     report = {"rank": 3, "most": 45.0, "peak": 45.0, "fullest phase": "forward", "fullest of all": "forward", "planned": {"total": 22.5}}
     fuller = {**report, "rank": 7, "most": 46.0, "fit": {**fit, "in words": "48.5 of 39.4 GiB, 9.1 too many"}}
     rehearsal = {"ranks": [{**report, "fit": fit}, fuller]}
-    sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many (a100-40gb), by its rehearsal: the most is there in forward; by the plan no layout on 8 of them fits"
+    sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many (a100-40gb), by its rehearsal: the peak is in forward; by the plan no layout on 8 of them fits"
     with pytest.raises(ValueError) as error:
         require_fit(rehearsal, subject="recipe gams/focus on vega")
     assert str(error.value) == sentence
@@ -267,9 +269,7 @@ def test_what_was_not_checked_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch)
     """A site without accounting knows partitions alone."""
     cluster = load_cluster("local", ("account=b25", "gpu.qos=debug"))
     rows = [Association("b25", "", ("debug",))]
-    assert (
-        checked(cluster, [cluster.gpu], [], {}) == "partition and limits, with this Slurm; not account and QOS, of which it tells nothing"
-    )
+    assert checked(cluster, [cluster.gpu], [], {}) == "partition and limits, with this Slurm; not account and QOS, which it does not report"
     assert checked(cluster, [cluster.gpu], rows, QOS) == "account, partition, QOS and limits, with this Slurm"
     assert site_problems(
         replace(JOB, tasks_per_node=1, time_limit_seconds=60), load_cluster("local", ("gpu.qos=dbg",)), PARTITIONS, [], QOS
@@ -288,9 +288,9 @@ def test_numbers_of_large_sites() -> None:
     ("words", "message"),
     [
         (["--links", "-3", "--output", "run"], "the chain has -3 links; expected 1 to 100"),
-        (["--links", "101", "--output", "run"], "the chain has 101 links; expected 1 to 100: submitting again goes on with a run"),
+        (["--links", "101", "--output", "run"], "the chain has 101 links; expected 1 to 100: submitting again resumes a run"),
         (["--output", ""], "argument --output: '' is no directory; give one of its own"),
-        (["--output", str(ROOT)], "is the checkout or what it lies in; give one of its own"),
+        (["--output", str(ROOT)], "is the checkout or a parent of it; give a separate directory"),
     ],
 )
 def test_misuse_is_refused_before_anything_else(

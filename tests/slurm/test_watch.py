@@ -63,7 +63,7 @@ def test_plan_and_script_are_printed_and_nothing_is_written(
         in told
     )
     assert "#SBATCH --array=0-5%2\n" in told and "#SBATCH --signal=USR1@120\n" in told
-    assert "python -m eval.watch \\\n" in told and told.endswith("Nothing was sent; add --submit to send it.\n")
+    assert "python -m eval.watch \\\n" in told and told.endswith("Nothing was submitted; add --submit to submit.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -77,7 +77,7 @@ def test_refusals(run_dir: Path, tmp_path: Path) -> None:
     fails("nothing to evaluate: give --text or --tasks after --, as for eval.harness", "--", "--batch-size", "4")
     fails("--model after --: the command gives them itself; leave them out", *text, "--model", "x")
     fails(
-        f"--text sl={tmp_path}/no: {tmp_path}/no does not exist; give what the nodes of the cluster see",
+        f"--text sl={tmp_path}/no: {tmp_path}/no does not exist; give a path that the nodes of the cluster can read",
         "--",
         "--text",
         f"sl={tmp_path}/no",
