@@ -62,9 +62,9 @@ def write_outputs(similarities: Similarities, directory: Path, *, norm: str, see
         f"Mean cosine of relative representations over {similarities.num_tokens:,} shared tokens; anchors: {ANCHORS_OF_A_KIND} tokens that"
         f" begin a word and {ANCHORS_OF_A_KIND} that do not, drawn with seed {seed}; similarity to an anchor by {norm}."
     )
-    drawing = Drawing(light, dark, "Similarity of every model to every other; the figures are below.", note)
+    drawing = Drawing(light, dark, "Similarity of each pair of models; the figures are below.", note)
     tables = [rows_of(similarities, kind) for kind in ("input", "output")]
-    page = rendered("figures.html", title="How alike the embeddings are", about=[], drawing=drawing, heading="Figures", tables=tables)
+    page = rendered("figures.html", title="Similarity of the embeddings", about=[], drawing=drawing, heading="Figures", tables=tables)
     (directory / "similarity.html").write_text(page, encoding="utf-8")
     with open(directory / "similarity.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     folders = named_checkpoints(arguments.model)
     if len(folders) < 2:
-        raise ValueError("one model has nothing to be compared with; give two or more with --model")
+        raise ValueError("--model names one model; give two or more to compare")
     show(f"comparing {', '.join(folders)}: reading")
     models = [read_matrices(folder, name=name) for name, folder in folders.items()]
     similarities = compare(models, norm=arguments.norm, seed=arguments.seed)

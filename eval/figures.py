@@ -72,10 +72,10 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
             label = key.removeprefix("validation_loss").strip("_/ ")
             if measured:
                 validation.append(Line(f"{name}{f', {label}' if label else ''}", series, tuple(measured), dashed=bool(label)))
-    panels = [Panel("Training loss", _x_label(against), "cross-entropy (nats a token)", tuple(training))]
+    panels = [Panel("Training loss", _x_label(against), "cross-entropy (nats per token)", tuple(training))]
     if validation:
-        panels.append(Panel("Validation loss", _x_label(against), "cross-entropy (nats a token)", tuple(validation)))
-    caption = "Losses compare only between runs of one vocabulary, as a token of another is another amount of text."
+        panels.append(Panel("Validation loss", _x_label(against), "cross-entropy (nats per token)", tuple(validation)))
+    caption = "Losses are comparable only between runs with the same vocabulary, since tokens of different vocabularies hold different amounts of text."
     mean = f" Training loss is the mean over {smooth} logged steps." if smooth > 1 else ""
     return Figure(tuple(panels), caption + mean, tuple(folder / METRICS_NAME for folder in runs.values()))
 
@@ -133,7 +133,7 @@ def profile_figure(report: Report, patterns: Sequence[str]) -> Figure:
         if points:
             lines.append(Line(run.name, series, points))
     if not lines:
-        raise ValueError(f"no model has all tasks of one of {', '.join(patterns)}; evaluate them alike, or give fewer")
+        raise ValueError(f"no model has all tasks of any of {', '.join(patterns)}; evaluate the missing tasks, or give fewer patterns")
     names = tuple(f"{pattern} ({len(members)})" for pattern, members in suites.items())
     panel = Panel(
         "Means over the tasks of each suite", "suite (number of tasks)", "mean of the tasks' main scores", tuple(lines), x_names=names
@@ -278,14 +278,14 @@ _TITLES = {
 def _figure(arguments: argparse.Namespace) -> Figure:
     if arguments.kind == "loss":
         if not arguments.run:
-            raise ValueError("the figure of losses needs --run; give folders of recipes.train")
+            raise ValueError("the loss figure needs --run; give folders of recipes.train")
         if arguments.smooth < 1:
             raise ValueError(f"--smooth is {arguments.smooth}; expected at least 1")
         return loss_figure(named_checkpoints(arguments.run, option="--run"), against=arguments.against, smooth=arguments.smooth)
     if arguments.grid:
         if arguments.kind != "new-tokens" or arguments.results or arguments.efficiency:
             raise ValueError(
-                "--grid is of new-tokens alone, and its folders hold the results and outputs of eval.generate: leave out the others"
+                "--grid is only for new-tokens, and its folders hold results and outputs of eval.generate: leave out the other options"
             )
         if not arguments.tasks:
             raise ValueError("--grid needs --tasks; give patterns of tasks, a column each")

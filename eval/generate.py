@@ -88,7 +88,7 @@ def task_prompts(task: str, *, data: str | None, items: int | None) -> list[dict
     chosen = {"data": data, "items": items}
     found = find_tasks([task], metadata={name: value for name, value in chosen.items() if value is not None})
     if task not in found or request_kind(found[task].task) != "generate_until":
-        raise ValueError(f"{task} is no generative task; choose one such as mt_en_sw or sl_senta_0shot, or give --prompts")
+        raise ValueError(f"{task} is not a generative task; choose one such as mt_en_sw or sl_senta_0shot, or give --prompts")
     documents = {instance.doc_id: instance for instance in found[task].task.instances}
     return [{"id": str(i.doc.get("id", number)), "prompt": str(i.args[0])} for number, i in documents.items()]
 
@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.max_new_tokens is not None:
         settings = replace(settings, max_new_tokens=arguments.max_new_tokens)
     if settings.num_beams > 1 and arguments.backend == "vllm":
-        raise ValueError(f"--settings {arguments.settings} samples over beams, which vLLM does not; give --backend hf")
+        raise ValueError(f"--settings {arguments.settings} uses beam sampling, which vLLM does not support; give --backend hf")
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
     figures: dict[str, Any] = {}
     rows = []

@@ -104,7 +104,7 @@ def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
     curves = _curves([result for result in results if result.has_curve], texts)
     if not curves:
         raise ValueError(
-            f"none of the {len(results)} results has a method or is of a training, so there is no curve to draw; see `facts` in {paths[0]}"
+            f"none of the {len(results)} results has a method or belongs to a training run, so there is no curve to draw; see `facts` in {paths[0]}"
         )
     references = sorted((result for result in results if not result.has_curve), key=lambda result: result.name)
     return Comparison(texts, curves, tuple(references), tuple(results), _notes(contents))
@@ -113,7 +113,7 @@ def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
 def _common_texts(contents: Sequence[dict[str, Any]], paths: Sequence[Path]) -> tuple[str, ...]:
     first = contents[0]
     if not first["texts"] and first.get(PSEUDO_TEXTS):
-        raise ValueError(f"{paths[0]} is of a masked model, which has pseudo bits per byte alone; see them by eval.report")
+        raise ValueError(f"{paths[0]} is of a masked language model, which has only pseudo bits per byte; use eval.report for them")
     if not first["texts"]:
         raise ValueError(f"{paths[0]} has no bits per byte; evaluate with --text")
     for content, path in zip(contents, paths):
@@ -128,7 +128,9 @@ def _common_texts(contents: Sequence[dict[str, Any]], paths: Sequence[Path]) -> 
         for setting in _COMPARED_SETTINGS:
             found, expected = content["settings"][setting], first["settings"][setting]
             if found != expected:
-                raise ValueError(f"{path} was made with {setting} {found}, but {paths[0]} with {expected}; evaluate all models alike")
+                raise ValueError(
+                    f"{path} was made with {setting} {found}, but {paths[0]} with {expected}; evaluate all models with the same settings"
+                )
     return tuple(first["texts"])
 
 
@@ -138,7 +140,7 @@ def _read_result(content: dict[str, Any], path: Path) -> Result:
     if method is not None and step is None:
         if content["model"]["written_by"] != "conversion.transfer":
             raise ValueError(
-                f"{path} has the method {method} but no step in its facts; only folders fresh from conversion.transfer and"
+                f"{path} has the method {method} but no step in its facts; only outputs of conversion.transfer and"
                 " checkpoints of recipes.train have one: evaluate those"
             )
         step = 0  # fresh from the transfer, not trained yet
@@ -201,11 +203,11 @@ def _notes(contents: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items() if package in ("torch", "transformers"))
     notes = [
         f"Held-out texts: {texts}.",
-        f"Every document is scored apart, after one start token ({', '.join(starts)}), with up to {' or '.join(map(str, windows))} tokens"
+        f"Every document is scored separately, after one start token ({', '.join(starts)}), with up to {' or '.join(map(str, windows))} tokens"
         f" at once; weights in {first['settings']['dtype']}; {versions}.",
     ]
     if unknown := _unknown_shares(contents):
-        notes.append(f"Characters that a tokenizer does not know count 8 bits per byte: {unknown}.")
+        notes.append(f"Characters unknown to a tokenizer count as 8 bits per byte: {unknown}.")
     return tuple(notes)
 
 

@@ -66,7 +66,7 @@ def write_pairs(report: Report, directory: Path) -> None:
     """
     tests = all_pairs(report, lines(report))
     if not tests:
-        raise ValueError("no two models share a score with figures of its items, so there are no pairs to test; leave out --pairs")
+        raise ValueError("no two models share a score with results per item, so there are no pairs to test; leave out --pairs")
     header = ["score", "model", "against", "difference", "95 % interval", "p, adjusted", "verdict"]
     rows = [
         [test.label, test.model.name, other.name, *difference_texts(test), f"{test.adjusted_p_value:.4f}", test.verdict]

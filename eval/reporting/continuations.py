@@ -58,7 +58,7 @@ def continuations_markdown(directory: Path, *, most: int = 20) -> str:
         model: {row["id"]: len(row["token_ids"]) for row in _read_lines(directory / TEXTS_NAME / f"{model}.jsonl") if not row["repeat"]}
         for model in content["models"]
     }
-    parts = ["# Prompts and what models make of them"]
+    parts = ["# Prompts and continuations"]
     for prompt_id, prompt in list(found.prompts.items())[:most]:
         parts.append(f"**Prompt**: {_quoted(prompt)}")
         for model, text in found.texts[prompt_id].items():

@@ -77,7 +77,7 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     for heading, (header, rows) in (
         (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
         ("By language", language_rows(report, all_lines)),
-        ("What became of the answers", validity_rows(report)),
+        ("Validity of the answers", validity_rows(report)),
         ("Text", efficiency_rows(report)),
         ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines)),
         ("English beside the target language", retention_rows(report, tests)),

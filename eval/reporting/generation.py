@@ -33,18 +33,18 @@ def read_generation(folders: Sequence[Path], report: Report) -> dict[str, dict[s
     for path, content in contents[1:]:
         if difference := _first_difference(contents[0][1]["conditions"], content["conditions"]):
             raise ValueError(
-                f"{path} and {contents[0][0]} do not compare: {difference}; generate with all models alike, at best in one command"
+                f"{path} and {contents[0][0]} are not comparable: {difference}; generate with the same settings for all models, preferably in one command"
             )
     found: dict[str, dict[str, Any]] = {}
     for path, content in contents:
         for name, figures in content["models"].items():
             if figures["digest"] in found and figures["digest"] != content["conditions"]["source model"]:
-                raise ValueError(f"{path} measures {name}, which is in another --efficiency folder too; leave one of them out")
+                raise ValueError(f"{path} measures {name}, which another --efficiency folder measures too; leave one of them out")
             found.setdefault(figures["digest"], figures)
     wanted = {_digest(model) for run in report.runs for model in run.checkpoints}
     if contents and not wanted & found.keys():
         names = ", ".join(name for _, content in contents for name in content["models"])
-        raise ValueError(f"{contents[0][0]} holds none of the evaluated models ({names} are others); generate with the evaluated folders")
+        raise ValueError(f"{contents[0][0]} has none of the evaluated models (it has {names}); generate with the evaluated folders")
     return {digest: {**figures, "conditions": contents[0][1]["conditions"]} for digest, figures in found.items() if digest in wanted}
 
 

@@ -46,7 +46,7 @@ def report_page(
         items_link=items_link,
         sections=[
             ("By language", language_rows(report, all_lines), LANGUAGES_NOTE),
-            ("What became of the answers", validity_rows(report), _VALIDITY_NOTE),
+            ("Validity of the answers", validity_rows(report), _VALIDITY_NOTE),
             ("Text: bits per byte, and what the tokenizer costs", efficiency_rows(report), _TEXT_NOTE),
             ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines), generation_note(report)),
             ("English beside the target language", retention_rows(report, tests), _RETENTION_NOTE),
@@ -64,7 +64,7 @@ _VALIDITY_NOTE = (
     " choice of easy items and can put the worse model first. Cut: reached the last token allowed, or lost the beginning of its prompt."
 )
 _TEXT_NOTE = (
-    "Perplexity per token compares models of the same tokenizer only. Fertility is tokens per word between spaces; speed is scoring on the"
+    "Perplexity per token is comparable only between models with the same tokenizer. Fertility is tokens per word between spaces; speed is that of scoring on the"
     " machine of the evaluation."
 )
 _RETENTION_NOTE = (

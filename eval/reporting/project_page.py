@@ -167,7 +167,7 @@ def _text(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
     header = ["stage", "corpus", "documents read", "kept", "removed most often for; notes"]
     of_text = [one for one in made if one.module.startswith("data_prep.")]
     links = _links(of_text, pipeline, ("report.md", "report.html"))
-    return Section("Text", tables=[("what became of the text", (header, rows))], links=links)
+    return Section("Text", tables=[("what happened to the text", (header, rows))], links=links)
 
 
 def _amounts(one: Made) -> list[tuple[str, list[str]]]:
@@ -255,7 +255,7 @@ def _curves(trainings: Mapping[str, tuple[Task, Path]]) -> Section | None:
         )
         for key, by_run in values.items()
     ]
-    about = ["Losses of runs with different vocabularies do not compare; bits per byte do."] if len(names) > 1 else []
+    about = ["Losses of runs with different vocabularies are not comparable; bits per byte are."] if len(names) > 1 else []
     return Section("Training", about, panels=panels, key=names)
 
 
@@ -267,7 +267,7 @@ def _bits(report: Report | None, made: Sequence[Made], pipeline: Pipeline) -> Se
         header += [f"{_language(text)}, before training", f"{_language(text)}, now [95 %]"]
     rows = sorted(((_order(run, report.texts[0]), _bits_row(run, report.texts)) for run in report.runs), key=lambda item: item[0])
     links = _links(made, pipeline, ("report.html", "learning_curves.html"))
-    about = ["Bits per byte of held-out text: lower is better, and models with different vocabularies compare.", *warnings(report)]
+    about = ["Bits per byte of held-out text: lower is better, comparable between vocabularies.", *warnings(report)]
     return Section("Bits per byte", about, [("bits per byte", (header, [row for _, row in rows]))], links=links)
 
 
@@ -300,7 +300,7 @@ def _continuations(made: Sequence[Made]) -> Section | None:
         return None
     found = read_continuations(folders[0])
     shown = {prompt: found.texts[prompt_id] for prompt_id, prompt in list(found.prompts.items())[:_MOST_PROMPTS]}
-    return Section("The same beginning, continued", ["One text per model, drawn with the same seed and settings."], prompts=shown)
+    return Section("The same prompt, continued", ["One text per model, drawn with the same seed and settings."], prompts=shown)
 
 
 def _costs(pipeline: Pipeline, trainings: Mapping[str, tuple[Task, Path]]) -> Section | None:
@@ -309,7 +309,7 @@ def _costs(pipeline: Pipeline, trainings: Mapping[str, tuple[Task, Path]]) -> Se
     seconds = [record.seconds for record in records if record is not None and record.seconds is not None]
     if not rows and not seconds:
         return None
-    about = [f"All stages that have run took {duration(sum(seconds))} together."] if seconds else []
+    about = [f"All finished stages took {duration(sum(seconds))} in total."] if seconds else []
     header = ["training", "steps", "time", "device hours", "kWh"]
     tables = [("cost of trainings", (header, rows))] if rows else []
     if any(row[-1] != "–" for row in rows):
@@ -339,4 +339,4 @@ def _onward(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
         f"python -m conversion.to_gguf --input {folder} --output model.gguf",
         f"hf upload ORGANISATION/NAME {folder}",
     ]
-    return Section("Taking the model further", [f"Of {_name(newest)}; of another export alike."], commands=commands)
+    return Section("Next steps with the model", [f"For {_name(newest)}; other exports work the same way."], commands=commands)

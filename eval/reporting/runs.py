@@ -74,14 +74,14 @@ class Evaluated:
         lengths = {number, *(len(scores) for scores in found.get("scores", {}).values())}
         if len(lengths) > 1 or number < summary["num_items"] or number % max(1, summary["num_items"]):  # a line for each filter of lm-eval
             raise ValueError(
-                f"{path} has {' / '.join(map(str, sorted(lengths)))} items, but {self.path} speaks of {summary['num_items']}: it was cut"
+                f"{path} has {' / '.join(map(str, sorted(lengths)))} items, but {self.path} records {summary['num_items']}: it was truncated"
                 " or changed; evaluate the model again"
             )
         right = found["scores"].get("acc")
         told = (summary["metrics"].get("acc") or {}).get("value")
         if right and number == summary["num_items"] and told is not None and set(right) <= {0, 1} and abs(fmean(right) - told) > _ROUNDING:
             raise ValueError(
-                f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} says {told:.4f}: one of both was changed;"
+                f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} records {told:.4f}: one of them was changed;"
                 " evaluate the model again"
             )
         return found
@@ -96,7 +96,7 @@ class Evaluated:
         found = read_lines(path)
         if (number := len({sample["doc_id"] for sample in found})) != self.tasks[task]["num_items"]:
             raise ValueError(
-                f"{path} has {number} items, but {self.path} speaks of {self.tasks[task]['num_items']}: it was cut; evaluate the model again"
+                f"{path} has {number} items, but {self.path} records {self.tasks[task]['num_items']}: it was truncated; evaluate the model again"
             )
         return found
 
@@ -114,7 +114,7 @@ class Evaluated:
         sums = len(found), sum(document["text_bytes"] for document in found)
         if sums != (told := (figures["num_documents"], figures["text_bytes"])):
             raise ValueError(
-                f"{path} has {sums[0]} documents of {sums[1]} bytes, but {self.path} speaks of {told[0]} of {told[1]}: it was cut or changed;"
+                f"{path} has {sums[0]} documents of {sums[1]} bytes, but {self.path} records {told[0]} of {told[1]}: it was truncated or changed;"
                 " evaluate the model again"
             )
         return found
@@ -191,7 +191,7 @@ def _read(folders: Sequence[Path]) -> list[Evaluated]:
     paths = find_results(folders)
     models = [Evaluated(load_result(path), path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(model.texts or model.pseudo_texts or model.tasks for model in models):
-        raise ValueError(f"{paths[0]} has neither texts nor tasks; there is nothing to report")
+        raise ValueError(f"{paths[0]} has neither texts nor tasks, so there is nothing to report; evaluate with --text or --tasks")
     return _told_apart(models)
 
 
@@ -222,7 +222,7 @@ def _require_same_texts(models: Sequence[Evaluated]) -> None:
                     found, expected = other.content["settings"][setting], first.content["settings"][setting]
                     if found != expected:
                         raise ValueError(
-                            f"{other.path} was made with {setting} {found}, but {first.path} with {expected}; evaluate all models alike"
+                            f"{other.path} was made with {setting} {found}, but {first.path} with {expected}; evaluate all models with the same settings"
                         )
 
 
@@ -233,7 +233,7 @@ def _require_same_prompts(models: Sequence[Evaluated]) -> None:
             if other.tasks[task]["prompts_digest"] != first.tasks[task]["prompts_digest"]:
                 raise ValueError(
                     f"{other.path} and {first.path} asked {task} differently: {_first_difference(first, other, task)};"
-                    " evaluate all models alike"
+                    " evaluate all models with the same settings"
                 )
 
 
@@ -271,7 +271,7 @@ def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:
             return f"item {number} is {their_id} in one and {our_id} in the other"
         if their_prompt != our_prompt:
             return f"the prompts differ, first at item {our_id}"
-    return "the right answers or the settings of generation differ"
+    return "the reference answers or the generation settings differ"
 
 
 def _runs(models: Sequence[Evaluated]) -> list[Run]:
@@ -312,7 +312,7 @@ def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
     for group in found:
         for earlier, later in itertools.pairwise(group):
             if earlier.step == later.step:
-                raise ValueError(f"{earlier.path} and {later.path} are both step {later.step} of one run; leave one of them out")
+                raise ValueError(f"{earlier.path} and {later.path} are both step {later.step} of the same run; leave one of them out")
     return found
 
 

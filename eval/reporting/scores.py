@@ -231,7 +231,7 @@ def _adjusted(compared: Sequence[_Compared]) -> list[Test]:
     tests = []
     for (line, model, metric, difference), p_value in zip(compared, holm([difference.p_value for *_, difference in compared])):
         score = line.score(model)
-        assert score is not None, "only what both models have is compared"
+        assert score is not None, "only scores that both models have are compared"
         tests.append(Test(line, model, metric, difference, p_value, score.higher_is_better))
     return tests
 

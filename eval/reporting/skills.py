@@ -81,7 +81,7 @@ class Skills:
             if test.sure:
                 (better if test.better else worse).add(weights[test.model.path])
         gains = ", ".join(f"{weight:g}" for weight in sorted(better - worse)) or "none"
-        return f"{graft}: weights that are surely better than the graft in something and surely worse in nothing: {gains}."
+        return f"{graft}: weights significantly better than the graft in some measure and significantly worse in none: {gains}."
 
     def notes(self) -> list[str]:
         """How it was measured."""

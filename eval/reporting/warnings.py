@@ -28,7 +28,7 @@ def _without_lapt(models: Sequence[Evaluated]) -> Iterable[str]:
     trained = {model.content["facts"].get("method") for model in models if model.step}
     if trained - _OLD_VOCABULARY and not trained & _OLD_VOCABULARY:
         yield (
-            "No model here has the source's own vocabulary, trained alike (LAPT): what is gained over the source may come from the training alone."
+            "No model here has the source's own vocabulary, trained alike (LAPT): gains over the source may come from training alone."
             " Make one with conversion.transfer --vocabulary keep and the same recipe."
         )
 
@@ -43,16 +43,16 @@ def _unlike(models: Sequence[Evaluated]) -> Iterable[str]:
     asked, read = [model for model in models if model.tasks], [model for model in models if model.texts]
     backends = _values(asked, "settings", "backend")
     if len(backends) > 1:
-        yield f"Tasks were run with different backends ({' and '.join(backends)}): last digits may differ for that alone."
+        yield f"Tasks were run with different backends ({' and '.join(backends)}), which may change the last digits."
     for group, name, what in (
         (models, "dtype", "Weights were {}"),
-        (asked, "task_positions", "Tasks were asked with {} positions"),
-        (read, "window_tokens", "Held-out texts were scored with {} positions"),
+        (asked, "task_positions", "Tasks were run with a context of {} tokens"),
+        (read, "window_tokens", "Held-out texts were scored with a context of {} tokens"),
     ):
         values = _values(group, "settings", name)
         if len(values) > 1:
             told = " and ".join(f"{value} ({_listed(names)})" for value, names in values.items())
-            yield f"{what.format(told)}: a difference may be due to that alone."
+            yield f"{what.format(told)}: differences may come from that alone."
     templates: dict[str, list[str]] = {}
     for model in asked:
         if (digest := model.content.get("chat", {}).get("template_digest")) is not None:
@@ -84,7 +84,7 @@ def _cut_prompts(report: Report, models: Sequence[Evaluated]) -> list[str]:
             cut.append(f"{task} ({_listed([f'{name}: {100 * share:.0f} %' for name, share in shares.items()])})")
     if not cut:
         return []
-    return [f"Prompts did not fit and were cut, so that models may have been asked different things: {_listed(cut)}."]
+    return [f"Prompts exceeded the context and were shortened, so models may have had different prompts: {_listed(cut)}."]
 
 
 def _uneven(report: Report, models: Sequence[Evaluated]) -> Iterable[str]:
@@ -94,12 +94,12 @@ def _uneven(report: Report, models: Sequence[Evaluated]) -> Iterable[str]:
         sizes, bits = [document["text_bytes"] for document in documents], [document["nats"] for document in documents]
         if len(sizes) >= FEW_UNITS and (effective := effective_units(sizes)) < FEW_UNITS:
             yield (
-                f"The {len(sizes)} documents of {text} are so unlike in length that they say as much as {effective:.0f} of one length: intervals"
-                f" are wide, and assume that others would vary as these do."
+                f"The {len(sizes)} documents of {text} are so different in length that their effective number is {effective:.0f}: intervals"
+                f" are wide, and assume that other documents vary as these do."
             )
         if ratio_goes_with_size(bits, sizes):
             yield (
-                f"Bits per byte of {text} go with the length of a document, and a few long ones have most of the bytes: intervals and tests are"
+                f"Bits per byte of {text} depend on document length, and a few long documents have most of the bytes: intervals and tests are"
                 " too sure (in simulations up to 25 of 100 intervals missed); cut documents to a common length, or give many more."
             )
 
@@ -113,7 +113,7 @@ def _unlike_numbers(report: Report, models: Sequence[Evaluated]) -> Iterable[str
                 counts.setdefault(int(model.tasks[task]["num_items"]), []).append(model.name)
         if len(counts) > 1:
             told = ", ".join(f"{count} ({_listed(names)})" for count, names in sorted(counts.items()))
-            yield f"Models answered different numbers of items of {task}: {told}; their scores are not of the same items."
+            yield f"Models answered different numbers of items of {task}: {told}; their scores are not comparable."
 
 
 def _few(report: Report, models: Sequence[Evaluated]) -> list[str]:
@@ -128,7 +128,7 @@ def _few(report: Report, models: Sequence[Evaluated]) -> list[str]:
     units |= {task: next(model.tasks[task]["num_groups"] for model in models if task in model.tasks) for task in report.tasks}
     if scarce := [f"{name} ({count})" for name, count in units.items() if count < FEW_UNITS]:
         found.append(
-            f"Fewer than {FEW_UNITS} that are independent (documents, or items and groups of them): {_listed(scarce)}. Intervals are wide,"
+            f"Fewer than {FEW_UNITS} independent units (documents, or items and groups of them): {_listed(scarce)}. Intervals are wide,"
             f" and assume that others would vary as these do; fewer than {LEAST_UNITS} decide nothing."
         )
     return found

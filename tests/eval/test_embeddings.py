@@ -139,7 +139,7 @@ def test_refusals(tmp_path):
     tiny_opt(seed=1).save_pretrained(tmp_path / "other")
     tiny_tokenizer().save_pretrained(tmp_path / "other")
     out = ["--output", str(tmp_path / "out")]
-    with pytest.raises(ValueError, match=r"^one model has nothing to be compared with; give two or more with --model$"):
+    with pytest.raises(ValueError, match=r"^--model names one model; give two or more to compare$"):
         main(["--model", str(tmp_path / "opt"), *out])
     with pytest.raises(ValueError, match=rf"^the model folder {tmp_path}/no does not exist$"):
         main(["--model", str(tmp_path / "opt"), str(tmp_path / "no"), *out])

@@ -156,7 +156,7 @@ def test_a_grid_of_sources_and_languages(tmp_path: Path) -> None:
         assert not (tmp_path / "none").exists()
         return str(error.value)
 
-    assert refused("--results", str(tmp_path)).startswith("--grid is of new-tokens alone, and its folders hold the results")
+    assert refused("--results", str(tmp_path)).startswith("--grid is only for new-tokens, and its folders hold results")
     (tmp_path / "llama3/generated_sum_my/efficiency.json").unlink()
     assert (
         refused() == f"{tmp_path / 'llama3'} has no output of eval.generate --task sum_my; generate with the source and every model of it"
@@ -172,7 +172,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
         return str(error.value)
 
-    assert refused("loss") == "the figure of losses needs --run; give folders of recipes.train"
+    assert refused("loss") == "the loss figure needs --run; give folders of recipes.train"
     assert "has no metrics.jsonl; give folders that recipes.train wrote" in refused("loss", "--run", str(tmp_path))
     results = ["--results", str(tmp_path / "results"), "--tasks"]
     assert refused("suite", *results, "arc_*").startswith("no task matches arc_*; the results have completion_en, ")

@@ -143,7 +143,7 @@ def test_prompts_of_a_task(tmp_path):
     asked = task_prompts("mt_en_sw", data=str(data), items=3)
     assert len(asked) == 3
     assert all(re.fullmatch(r"Tafsiri Kiingereza hadi Kiswahili:\nen \d: Dober dan, hiša. =", row["prompt"]) for row in asked)
-    with pytest.raises(ValueError, match=r"^sl_copa_mc is no generative task; choose one such as mt_en_sw"):
+    with pytest.raises(ValueError, match=r"^sl_copa_mc is not a generative task; choose one such as mt_en_sw"):
         task_prompts("sl_copa_mc", data=str(data), items=None)
 
 

@@ -90,7 +90,7 @@ def test_a_fresh_transfer_is_step_zero(results):
     assert read_comparison([results]).curves[0].steps("sl") == [0]
     path = put(results, "unknown", 3.0, 1.0, method="mean", seed=2)
     sentence = (
-        f"{path} has the method mean but no step in its facts; only folders fresh from conversion.transfer and"
+        f"{path} has the method mean but no step in its facts; only outputs of conversion.transfer and"
         " checkpoints of recipes.train have one: evaluate those"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
@@ -101,10 +101,7 @@ def test_unknown_characters_are_told(results):
     put_two_methods(results)
     assert len(read_comparison([results]).notes) == 2
     put(results, "source", 5.5, 2.5, stage=None, unknown_bytes=4)
-    assert (
-        read_comparison([results]).notes[2]
-        == "Characters that a tokenizer does not know count 8 bits per byte: 4.0% of Slovene for source."
-    )
+    assert read_comparison([results]).notes[2] == "Characters unknown to a tokenizer count as 8 bits per byte: 4.0% of Slovene for source."
 
 
 def test_half_written_results_are_left_out(results):
@@ -122,12 +119,12 @@ def test_refusals(results, tmp_path):
     source = put(results, "source", 1.0, 1.0)
     with pytest.raises(
         ValueError,
-        match=rf"^none of the 1 results has a method or is of a training, so there is no curve to draw; see `facts` in {source}$",
+        match=rf"^none of the 1 results has a method or belongs to a training run, so there is no curve to draw; see `facts` in {source}$",
     ):
         read_comparison([results])
     first = put(results, "a", 1.0, 1.0, method="mean", seed=1, step=0)
     second = put(results, "b", 1.0, 1.0, method="mean", seed=1, step=0)
-    with pytest.raises(ValueError, match=rf"^{first} and {second} are both step 0 of one run; leave one of them out$"):
+    with pytest.raises(ValueError, match=rf"^{first} and {second} are both step 0 of the same run; leave one of them out$"):
         read_comparison([results])
     other = tmp_path / "other"
     put(other, "a", 1.0, 1.0, method="mean", seed=1, step=0)

@@ -140,7 +140,7 @@ def test_the_pages_hold_all_they_show(written):
         assert "<b>" not in text, "an answer's own markup"
     report = (written / "report.html").read_text(encoding="utf-8")
     for heading in (
-        "Scores", "Against the baseline, item by item", "What became of the answers", "Text: bits per byte, and what the tokenizer costs",
+        "Scores", "Against the baseline, item by item", "Validity of the answers", "Text: bits per byte, and what the tokenizer costs",
         "English beside the target language", "Along training", "How it was measured",
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in report
@@ -217,7 +217,7 @@ def test_other_refusals(tmp_path):
     fails("--tokens-per-step is 0; it must be at least 1", "--tokens-per-step", "0")
     fails("--items is -1; it must be 0 or more", "--items", "-1")
     make_result(tmp_path / "results", "b", "focus", 10, skill=0.5, items=20)
-    twice = f"{tmp_path}/results/a/result.json and {tmp_path}/results/b/result.json are both step 10 of one run; leave one of them out"
+    twice = f"{tmp_path}/results/a/result.json and {tmp_path}/results/b/result.json are both step 10 of the same run; leave one of them out"
     fails(twice)
 
 
@@ -226,7 +226,7 @@ def test_backends_and_versions_are_told(tmp_path):
     make_result(tmp_path, "b", None, None, skill=0.6, items=20, backend="vllm")
     assert main(["--results", str(tmp_path), "--baseline", "a", "--output", str(tmp_path / "report"), "--items", "0"]) == 0
     text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
-    assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
+    assert "Tasks were run with different backends (hf and vllm), which may change the last digits." in text
     assert not (tmp_path / "report/items.html").exists()
     assert "items.html" not in text
 
@@ -318,14 +318,14 @@ def test_few_items_are_told_and_decide_nothing(tmp_path):
     assert main(["--results", str(tmp_path), "--baseline", "a", "--output", str(tmp_path / "report")]) == 0
     text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
     assert (
-        "Fewer than 30 that are independent (documents, or items and groups of them): sl (1), sl_boolq_gen (5), sl_rte_gen (5),"
+        "Fewer than 30 independent units (documents, or items and groups of them): sl (1), sl_boolq_gen (5), sl_rte_gen (5),"
         " completion_sl (5), completion_en (5). Intervals are wide, and assume that others would vary as these do; fewer than 6 decide"
         " nothing." in text
     )
     report = read_report([tmp_path])
     verdicts = {test.line.source: test.verdict for test in paired_tests(report, lines(report))}
-    assert {name for name, verdict in verdicts.items() if verdict == "too few to tell"} == {"sl", *TASKS}
-    assert text.count("too few to tell") == 5
+    assert {name for name, verdict in verdicts.items() if verdict == "too few to decide"} == {"sl", *TASKS}
+    assert text.count("too few to decide") == 5
     assert "inf" not in re.sub(r"[a-z]inf|inf[a-z]", "", text)
 
 
@@ -344,7 +344,7 @@ def test_questions_of_a_few_passages_are_told(tmp_path):
         (folder / "result.json").write_text(json.dumps(result))
     report = read_report([tmp_path], baseline="a")
     (test,) = (test for test in paired_tests(report, lines(report)) if test.line.source == "sl_multirc_gen")
-    assert (test.difference.p_value, test.verdict, test.difference.units) == (0.25, "too few to tell", 3)
+    assert (test.difference.p_value, test.verdict, test.difference.units) == (0.25, "too few to decide", 3)
     page = report_page(report, lines(report), [test], title="", tokens_per_step=None, items_link=False)
     assert "n = 33 in 3 groups" in page and "sl_multirc_gen (3)" in page and "<td>33 in 3</td>" in page
 
@@ -360,8 +360,8 @@ def test_what_was_asked_unlike_is_told(tmp_path):
     settings(make_result(tmp_path, "a", None, None, skill=0.5), task_positions=8192)
     settings(make_result(tmp_path, "b", None, None, skill=0.5), task_positions=512)
     told = "\n".join(warnings(read_report([tmp_path])))
-    assert "Tasks were asked with 512 (b) and 8192 (a) positions: a difference may be due to that alone." in told
-    cut = "Prompts did not fit and were cut, so that models may have been asked different things: sl_boolq_gen (a: 0 %, b: 50 %)."
+    assert "Tasks were run with a context of 512 (b) and 8192 (a) tokens: differences may come from that alone." in told
+    cut = "Prompts exceeded the context and were shortened, so models may have had different prompts: sl_boolq_gen (a: 0 %, b: 50 %)."
     assert cut in told
     notes_told = "\n".join(notes(read_report([tmp_path])))
     assert "Prompts are the same for every model, but for what was cut of those that were too long." in notes_told
@@ -372,7 +372,7 @@ def test_what_was_asked_unlike_is_told(tmp_path):
         result["settings"]["dtype"] = dtype
         path.write_text(json.dumps(result))
     told = "\n".join(warnings(read_report([tmp_path])))
-    assert "Weights were bfloat16 (b) and float32 (a): a difference may be due to that alone." in told
+    assert "Weights were bfloat16 (b) and float32 (a): differences may come from that alone." in told
     assert "Weights in bfloat16 or float32;" in "\n".join(notes(read_report([tmp_path])))
 
 
@@ -515,9 +515,9 @@ def _answer_one_more(path: Path) -> None:
 @pytest.mark.parametrize(
     "name, change, sentence",
     [
-        ("samples/sl_rte_gen.jsonl", _drop_last_line, "has 29 items, but .* speaks of 30: it was cut; evaluate the model again"),
-        ("documents/sl.jsonl", _drop_last_line, r"has 39 documents of \d+ bytes, but .* speaks of 40 of \d+: it was cut or changed"),
-        ("items/sl_rte_gen.jsonl", _answer_one_more, "an accuracy of 0.* says 0.*: one of both was changed"),
+        ("samples/sl_rte_gen.jsonl", _drop_last_line, "has 29 items, but .* records 30: it was truncated; evaluate the model again"),
+        ("documents/sl.jsonl", _drop_last_line, r"has 39 documents of \d+ bytes, but .* records 40 of \d+: it was truncated or changed"),
+        ("items/sl_rte_gen.jsonl", _answer_one_more, "an accuracy of 0.* records 0.*: one of them was changed"),
     ],
 )
 def test_results_that_contradict_themselves_are_refused(name, change, sentence, tmp_path):

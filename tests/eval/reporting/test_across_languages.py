@@ -231,7 +231,9 @@ def test_unlike_protocols_are_refused(tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     result["tasks"]["bible_slv_Latn"] |= {"protocol": {"layer": 7}, "prompts_digest": "other"}
     path.write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=re.escape("asked bible_slv_Latn differently: with layer 7 and 8; evaluate all models alike")):
+    with pytest.raises(
+        ValueError, match=re.escape("asked bible_slv_Latn differently: with layer 7 and 8; evaluate all models with the same settings")
+    ):
         read_report([tmp_path])
 
 

@@ -58,7 +58,7 @@ def test_what_is_there_is_shown_and_nothing_else(tmp_path: Path) -> None:
     assert "validation bits per byte sl" in page and "training loss" in page
     assert '<th scope="row">focus-100</th><td>100</td>' in page and '<th scope="row">source (not trained here)</th><td>0</td>' in page
     assert "sl_boolq_gen" in page and "(LAPT)" in page
-    assert "All stages that have run took 2 min together." in page and "<td>100</td><td>60 min</td>" in page
+    assert "All finished stages took 2 min in total." in page and "<td>100</td><td>60 min</td>" in page
     assert f"vllm serve {tmp_path}/work/hf" in page
 
 

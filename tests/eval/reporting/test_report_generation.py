@@ -65,7 +65,7 @@ def test_what_does_not_compare_is_refused(results, tmp_path):
     def fails(sentence, **changes):
         other = tmp_path / f"other {sentence}".replace("/", " ")[:60]
         make_efficiency(other, {"source": 610.0, "mean-100": 900.0}, **changes)
-        told = f"{other}/efficiency.json and {first}/efficiency.json do not compare: {sentence}; generate with all models alike, at best in one command"
+        told = f"{other}/efficiency.json and {first}/efficiency.json are not comparable: {sentence}; generate with the same settings for all models, preferably in one command"
         with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
             main(["--results", str(results), "--efficiency", str(first), str(other), "--output", str(tmp_path / "report")])
 
@@ -82,12 +82,10 @@ def test_what_does_not_compare_is_refused(results, tmp_path):
             main(["--results", str(results), "--efficiency", str(first), str(folder), "--output", str(tmp_path / "report")])
 
     again = make_efficiency(tmp_path / "again", {"source": 600.0, "focus-100": 1490.0})
-    refused(f"{again}/efficiency.json measures focus-100, which is in another --efficiency folder too; leave one of them out", again)
+    refused(f"{again}/efficiency.json measures focus-100, which another --efficiency folder measures too; leave one of them out", again)
     refused(f"{results}/efficiency.json is no output of eval.generate of format 3 (", results)
     first = make_efficiency(tmp_path / "others", {"a": 1.0, "b": 2.0})
-    with pytest.raises(
-        ValueError, match=r"others/efficiency.json holds none of the evaluated models \(a, b are others\); generate with the"
-    ):
+    with pytest.raises(ValueError, match=r"others/efficiency.json has none of the evaluated models \(it has a, b\); generate with the"):
         main(["--results", str(results), "--efficiency", str(first), "--output", str(tmp_path / "report")])
     assert not (tmp_path / "report").exists()
     first = make_efficiency(tmp_path / "one", {"source": 600.0, "focus-100": 1500.0})
