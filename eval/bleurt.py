@@ -36,12 +36,12 @@ def find_bleurt(folder: Path) -> dict[str, str]:
     Raises:
         ValueError: if the folder is no such model, with how to fetch one, or this environment has no bleurt-pytorch.
     """
-    config: dict[str, Any] = read_json(folder / CONFIG_NAME, expected=f"expected BLEURT in its PyTorch form, such as by {_FETCH}")
+    config: dict[str, Any] = read_json(folder / CONFIG_NAME, expected=f"expected BLEURT in its PyTorch form, for example from {_FETCH}")
     if config.get("model_type") != "bleurt":
-        raise ValueError(f"{folder} holds a model of the type {config.get('model_type')}; expected bleurt, such as by {_FETCH}")
+        raise ValueError(f"{folder} holds a model of the type {config.get('model_type')}; expected bleurt, for example from {_FETCH}")
     vocabulary = [name for name in _VOCABULARIES if (folder / name).is_file()]
     if not vocabulary:
-        raise ValueError(f"{folder} has no {' or '.join(_VOCABULARIES)}; fetch it whole, such as by {_FETCH}")
+        raise ValueError(f"{folder} has no {' or '.join(_VOCABULARIES)}; download all of it, for example with {_FETCH}")
     digest = digest_files(folder, [CONFIG_NAME, *vocabulary, *find_weights(folder).names])
     try:
         version = metadata.version(_PACKAGE)
@@ -75,7 +75,9 @@ def open_bleurt(folder: Path, *, device: str, batch_size: int) -> Scorer:
         raise ValueError(f"BLEURT in {folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     model, loading = loaded
     if missing := sorted(loading["missing_keys"]):
-        raise ValueError(f"{folder} lacks {len(missing)} tensors of the model, first {missing[0]}; fetch it again, such as by {_FETCH}")
+        raise ValueError(
+            f"{folder} lacks {len(missing)} tensors of the model, first {missing[0]}; download it again, for example with {_FETCH}"
+        )
     model = model.to(device).eval()
     positions = int(model.config.max_position_embeddings)
 

@@ -70,21 +70,25 @@ def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
     """
     checkpoint = (path / "checkpoints" / "model.ckpt" if path.is_dir() else path).resolve()
     if not checkpoint.is_file():
-        raise ValueError(f"the COMET checkpoint {checkpoint} does not exist; fetch it where there is a network, such as by {_FETCH}")
+        raise ValueError(
+            f"the COMET checkpoint {checkpoint} does not exist; download it where there is internet access, for example with {_FETCH}"
+        )
     hparams = checkpoint.parents[1] / "hparams.yaml"
     if not hparams.is_file():
-        raise ValueError(f"{hparams} is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {_FETCH}")
+        raise ValueError(
+            f"{hparams} is missing; COMET needs it beside the folder of its checkpoint; download both, for example with {_FETCH}"
+        )
     try:
         settings = read_yaml(hparams, loader=_tuple_loader())
     except ValueError:
         settings = None
     if not isinstance(settings, dict) or "class_identifier" not in settings or "pretrained_model" not in settings:
-        raise ValueError(f"{hparams} names no class_identifier and pretrained_model; it is not of a COMET checkpoint")
+        raise ValueError(f"{hparams} names no class_identifier and pretrained_model; it does not belong to a COMET checkpoint")
     folder = encoder or Path(str(settings["pretrained_model"]))
     if not (folder / "config.json").is_file():
         needed = f"the encoder {settings['pretrained_model']} of {checkpoint} needs its config and tokenizer"
         given = f"{encoder} has no config.json" if encoder is not None else "no --encoder names them"
-        raise ValueError(f"{needed}, but {given}; fetch them where there is a network, such as by {_FETCH_ENCODER}")
+        raise ValueError(f"{needed}, but {given}; download them where there is internet access, for example with {_FETCH_ENCODER}")
     digest = combined_digest({"checkpoint": digest_file(checkpoint), "hparams": digest_file(hparams)})
     return CometFiles(checkpoint, {**settings, "pretrained_model": str(folder.resolve())}, digest)
 
@@ -161,9 +165,9 @@ def require_safe_checkpoint(checkpoint: Path) -> TorchFile:
     try:
         file = read_torch_file(checkpoint)
         if file is None:
-            raise ValueError("no archive, as torch writes them since 2020")
+            raise ValueError("no zip archive, the format of torch since 2020")
     except ValueError as error:
-        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); fetch it again, such as by {_FETCH}") from error
+        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
     if unknown := unknown_names(file.names, LIGHTNING):
         raise ValueError(refusal(checkpoint, unknown))
     return file
@@ -175,7 +179,7 @@ def _require_whole(checkpoint: Path) -> dict[str, LazyTensor]:
     try:
         return {tensor.name: tensor for tensor in tensors_of(file, file.content["state_dict"])}
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); fetch it again, such as by {_FETCH}") from error
+        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -86,7 +86,7 @@ def read_job(task: Task, settings: FineTuning, data: Path, arguments: argparse.N
     dev = joined([labelled_rows(data, task, language, "val") for language in arguments.train])
     names = label_names(task, [train])
     tests = {language: labelled_rows(data, task, language, "test") for language in arguments.languages or there}
-    require_known(task, "the development rows", dev, names, otherwise="train on rows that have it too, of more languages with --train")
+    require_known(task, "the development rows", dev, names, otherwise="train on languages whose rows have it, with --train")
     for language, rows in tests.items():
         require_known(task, language, rows, names, otherwise="leave the language out with --languages")
     protocol = {
@@ -247,9 +247,9 @@ def cuts_note(task: Task, results: Sequence[Mapping[str, Any]], languages: Seque
     for result in results:
         cuts = [result["tasks"][f"{task.name}_{language}"]["cut"] for language in languages]
         told_of = {
-            "sentences were cut between words": sum(cut["sentences"] for cut in cuts),
-            "words lost their end": sum(cut["words"] for cut in cuts),
-            "texts lost their end": sum(cut["texts"] for cut in cuts),
+            "sentences were split between words": sum(cut["sentences"] for cut in cuts),
+            "words were truncated": sum(cut["words"] for cut in cuts),
+            "texts were truncated": sum(cut["texts"] for cut in cuts),
         }
         parts += [f"{result['name']}: {count} {what}" for what, count in told_of.items() if count]
     return "; ".join(parts)
@@ -308,9 +308,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.micro_batch_size < 1:
         raise ValueError(f"--micro-batch-size is {arguments.micro_batch_size}; it must be at least 1")
     if not arguments.state_every_minutes >= 0:
-        raise ValueError(f"--state-every-minutes is {arguments.state_every_minutes}; it must be 0 at least, which is behind every step")
+        raise ValueError(f"--state-every-minutes is {arguments.state_every_minutes}; expected at least 0 (0: after every step)")
     if len(set(arguments.seeds)) < len(arguments.seeds):
-        raise ValueError(f"--seeds {' '.join(map(str, arguments.seeds))} names one twice; each is a training of its own")
+        raise ValueError(f"--seeds {' '.join(map(str, arguments.seeds))} names a seed twice; give each once")
     show("loading the model and its tasks")
     settings = {name: _settings(TASKS[name], arguments) for name in arguments.tasks}
     data = data_folder(arguments.data)

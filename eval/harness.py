@@ -86,7 +86,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.fewshot_as_multiturn is None:
         arguments.fewshot_as_multiturn = arguments.chat_template is not None
     if arguments.fewshot_as_multiturn and arguments.chat_template is None:
-        raise ValueError("--fewshot-as-multiturn needs --chat-template: without a template there are no turns")
+        raise ValueError("--fewshot-as-multiturn needs --chat-template, whose template makes the turns; give both")
     if arguments.system_prompt is not None and not arguments.system_prompt.strip():
         raise ValueError("--system-prompt is empty; give the text, or leave it out")
     return Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
@@ -104,7 +104,7 @@ def _metadata(arguments: argparse.Namespace, settings: Settings) -> dict[str, An
     if not isinstance(beams, int) or beams < 1:
         raise ValueError(f"--metadata has beams {beams}; expected a number of beams, at least 1")
     if beams > 1 and arguments.backend == "vllm":
-        raise ValueError(f"--metadata has beams {beams}, but vLLM does not sample over beams; give --backend hf")
+        raise ValueError(f"--metadata has beams {beams}, but vLLM does not support beam sampling; give --backend hf")
     if arguments.data is not None:
         metadata["data"] = arguments.data
     if settings.fewshot_as_multiturn:
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for checkpoint in checkpoints:
         work_left(arguments.output / checkpoint.name, checkpoint, texts, tasks, settings)
     for name in unusable:  # known before hours of work, told again at the end
-        print(f"task {name} is left out: {unusable[name]}", file=sys.stderr, flush=True)
+        print(f"task {name} is skipped: {unusable[name]}", file=sys.stderr, flush=True)
     results, failures = _evaluate_all(checkpoints, texts, tasks, arguments, settings)
     if results:
         print(results_table(results))
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failures:
         problems.append(f"{len(failures)} of {len(checkpoints)} models could not be evaluated: {'; '.join(failures)}")
     if unfinished := _unfinished_tasks(results, unusable, set(tasks)):
-        problems.append(f"{unfinished}; what is done is kept, and the same command does the rest")
+        problems.append(f"{unfinished}; finished results are kept, and the same command does the rest")
     if problems:
         raise ValueError("; ".join(problems))
     return command.DONE
@@ -193,12 +193,12 @@ def _require_texts_alone(checkpoint: Checkpoint, arguments: argparse.Namespace) 
     """
     if arguments.tasks:
         raise ValueError(
-            f"the model in {checkpoint.directory} ({checkpoint.model_type}) is masked: it sees the tokens that tasks of lm-eval ask for; give it"
+            f"the model in {checkpoint.directory} ({checkpoint.model_type}) is a masked language model, which lm-eval's tasks cannot score; give it"
             " --text alone (pseudo bits per byte), or eval.finetune and eval.retrieval"
         )
     if arguments.workers > 1:
         raise ValueError(
-            f"--workers is {arguments.workers}, but texts are filled in by one process; leave it out for {checkpoint.directory}"
+            f"--workers is {arguments.workers}, but pseudo bits per byte are computed by one process; leave it out for {checkpoint.directory}"
         )
     require_mask(checkpoint.tokenizer, owner=str(checkpoint.directory))
 
@@ -268,7 +268,7 @@ def _print_notes(results: Sequence[Mapping[str, Any]]) -> None:
         for name, figures in {**result["texts"], **result.get(PSEUDO_TEXTS, {})}.items():
             if figures["unknown_bytes"]:
                 share = figures["unknown_bytes"] / figures["text_bytes"]
-                print(f"note: {share:.1%} of the bytes of {name} are unknown to the tokenizer of {result['name']}; each counts 8 bits")
+                print(f"note: {share:.1%} of the bytes of {name} are unknown to the tokenizer of {result['name']}; each counts as 8 bits")
 
 
 if __name__ == "__main__":

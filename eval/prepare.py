@@ -58,7 +58,7 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     ]
     found = [one for one in prepared if one.rows]
     if not found and (notes := [f"{one.rows_of.file}, {note}" for one in prepared for note in one.notes]):
-        raise ValueError(f"{evaluation_set.name} has nothing that could be scored: {'; '.join(notes)}")
+        raise ValueError(f"{evaluation_set.name} has no rows that can be scored: {'; '.join(notes)}")
     if not found:
         wanted = sorted({pattern for rows_of in evaluation_set.rows for patterns in rows_of.patterns.values() for pattern in patterns})
         fetch = " ".join(evaluation_set.fetch) or f"see {evaluation_set.home}"
@@ -100,8 +100,8 @@ def _add(prepared: Prepared, split: str, rows: Sequence[Row], files: Sequence[st
 def _without_answers(split: str, rows_of: RowFile, total: int, missing: int) -> str:
     if missing == total:
         what = "label" if rows_of.answer == "passage" else rows_of.answer  # MultiRC keeps its labels in the passage
-        kept = "left out" if rows_of.unlabelled is None else f"kept apart in {rows_of.unlabelled}, for eval.slobench"
-        return f"{split}: its {total} rows have no {what}, which their publisher keeps for itself; {kept}"
+        kept = "left out" if rows_of.unlabelled is None else f"stored separately in {rows_of.unlabelled}, for eval.slobench"
+        return f"{split}: its {total} rows have no {what}, which their publisher keeps private; {kept}"
     return f"{split}: {missing} of {total} rows have no {rows_of.answer}; left out"
 
 
@@ -111,7 +111,9 @@ def _count_notes(rows_of: RowFile, split: str, found: int, files: Sequence[str],
         return []
     told = f"{split}: {found} {rows_of.unit}, but {rows_of.paper or 'its publisher'} has {expected}"
     if not sample and not expected / 2 <= found <= 2 * expected:
-        raise ValueError(f"{', '.join(files)}: {told}; it is another file: fetch the set again, or give --sample to prepare a part of it")
+        raise ValueError(
+            f"{', '.join(files)}: {told}; it is not the expected file: download the set again, or give --sample to prepare a sample of it"
+        )
     return [told]
 
 
@@ -127,9 +129,9 @@ def _tell_apart(prepared: Prepared) -> None:
         if 2 * len(doubled) > len(seen):
             files = ", ".join(prepared.sources)
             raise ValueError(
-                f"{files} have the rows of {prepared.rows_of.file} more than once, such as {doubled[0]}; leave one copy in the source"
+                f"{files} have the rows of {prepared.rows_of.file} more than once, such as {doubled[0]}; keep one copy in the source folder"
             )
-        prepared.notes.append(f"{len(doubled)} ids stand for several rows, such as {doubled[0]}; the later ones got a number")
+        prepared.notes.append(f"{len(doubled)} ids belong to several rows, such as {doubled[0]}; a number was appended to the later ones")
 
 
 def _write(directory: Path, prepared: Sequence[Prepared]) -> None:

@@ -141,7 +141,7 @@ def _weights(given: Sequence[float]) -> list[float]:
 def _grafts(given: Sequence[str]) -> list[Checkpoint]:
     folders = named_checkpoints(given, option="--graft")
     if taken := {SOURCE, INSTRUCT} & folders.keys():
-        raise ValueError(f"--graft has one called {taken.pop()}, as another model of the page is; give it a name, --graft NAME=DIR")
+        raise ValueError(f"--graft has a model named {taken.pop()}, like another model of the page; give it another name, --graft NAME=DIR")
     return [inspect_checkpoint(folder, name=name) for name, folder in folders.items()]
 
 

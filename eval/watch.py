@@ -31,14 +31,14 @@ def watch(run: WatchedRun, *, once: bool, every_seconds: float, idle_seconds: fl
         if once or run.is_over():
             return
         if idle_seconds is not None and time.monotonic() - last_work >= idle_seconds:
-            print(f"nothing to evaluate for {idle_seconds / 60:g} minutes; this worker leaves", file=sys.stderr, flush=True)
+            print(f"nothing to evaluate for {idle_seconds / 60:g} minutes; this worker exits", file=sys.stderr, flush=True)
             return
         time.sleep(every_seconds)
 
 
 def _leave_in_time(signum: int, frame: FrameType | None) -> None:
     """Slurm's warning before the time limit: an end as by SIGTERM, but a good one."""
-    print("told to leave before the time limit", file=sys.stderr, flush=True)
+    print("asked to exit before the time limit", file=sys.stderr, flush=True)
     raise SystemExit(command.DONE)
 
 
@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if not {"--text", "--tasks"} & set(arguments.harness):
         raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
     if taken := {"--model", "--output", "--run"} & set(arguments.harness):
-        raise ValueError(f"{' and '.join(sorted(taken))} after --: the command gives them itself; leave them out")
+        raise ValueError(f"{' and '.join(sorted(taken))} after --: the command sets them itself; leave them out")
     harness = argparse.ArgumentParser(prog="eval.harness")
     add_harness_arguments(harness)
     harness.parse_args(["--model", "any", "--output", "any", *arguments.harness])  # ends this command where it would end that one

@@ -117,7 +117,7 @@ def _status(run_dir: Path, output: Path, options: Sequence[str], harness: Sequen
     words = [sys.executable, "-m", "eval.watch", "--run", str(run_dir), "--output", str(output), "--status", *only_worker, "--", *harness]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError((done.stderr.strip().splitlines() or ["eval.watch failed without a word"])[-1].removeprefix("error: "))
+        raise ValueError((done.stderr.strip().splitlines() or ["eval.watch failed without a message"])[-1].removeprefix("error: "))
     return done.stdout.rstrip()
 
 

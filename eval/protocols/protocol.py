@@ -83,7 +83,7 @@ def documents(
     source = protocol.evaluated if split is None else replace(protocol.evaluated, split=split)
     evaluated = protocol.prepare(read_rows(folder, source))
     if shots and protocol.examples is None:
-        raise ValueError(f"{shots} examples were asked for, but this protocol has none to draw from; leave out the shots")
+        raise ValueError(f"{shots} examples were asked for, but this protocol has no examples; leave out the shots")
     pool: list[Row] = []
     if shots and protocol.examples is not None:
         candidates = read_rows(folder, protocol.examples)[: protocol.pool_rows]
@@ -189,7 +189,7 @@ def draw_examples(pool: Sequence[Row], document_id: str, num_examples: int, *, s
         raise ValueError(f"{num_examples} examples were asked for; expected 0 or more")
     if len(pool) < num_examples:
         raise ValueError(
-            f"the pool has {len(pool)} examples that are no evaluation data, but {num_examples} are asked for before {document_id};"
+            f"the pool has {len(pool)} examples outside the evaluation data, but {num_examples} are needed for {document_id};"
             " give fewer shots or more training rows"
         )
     rng = random.Random(hashlib.sha256(f"{seed}|{document_id}".encode()).digest())

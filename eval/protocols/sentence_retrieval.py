@@ -115,6 +115,6 @@ def _unit(vectors: Vectors) -> NDArray[np.float64]:
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
-        raise ValueError("a sentence has a vector that is zero or not finite; check the model")
+        raise ValueError("a sentence vector is zero or not finite; check the model")
     unit: NDArray[np.float64] = wide / lengths
     return unit

@@ -353,5 +353,5 @@ def _protocol(name: str, wording: str) -> Protocol:
         raise ValueError(f"there is no wording {wording!r}; there are {', '.join(WORDINGS)}")
     if name not in WORDINGS[wording]:
         known = ", ".join(WORDINGS[wording])
-        raise ValueError(f"the wording of {wording} has no {name}, which is a set of ours; it has {known}")
+        raise ValueError(f"the wording of {wording} has no {name}, which only this project's wording has; it has {known}")
     return WORDINGS[wording][name]

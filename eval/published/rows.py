@@ -229,7 +229,7 @@ def _fill(template: str, split: str, raw: Row, place: str = "") -> str:
     def named(match: re.Match[str]) -> str:
         value = split if match[1] == "split" else _value(raw, [*_SOURCE_NAMES.get(match[1], ()), match[1]])
         if value is None:
-            raise ValueError(f"{place} has no {match[1]}, by which its rows are told apart; is it another set?")
+            raise ValueError(f"{place} has no {match[1]}, which identifies its rows; is it another set?")
         return str(value)
 
     return _FIELD.sub(named, template)

@@ -153,7 +153,7 @@ class RememberingModel(LM):
         if missing := sum(not self.knows(key) for key, _ in keys):
             if self._backend is None:
                 raise ValueError(
-                    f"{missing} of {len(requests)} requests are not among the saved answers: prompts or settings of the task have changed;"
+                    f"{missing} of {len(requests)} requests are missing in the saved answers: prompts or settings of the task have changed;"
                     " evaluate with `python -m eval.harness`"
                 )
             self._measure(kind, requests)
@@ -225,7 +225,7 @@ class RememberingModel(LM):
                 too_long[request_key(kind, request.args)] = lengths[prompt] + after
         if too_long and not self._cut_prompts:
             raise ValueError(
-                f"{len(too_long)} of {len(requests)} prompts do not fit into the {room} positions of the model (the longest needs"
+                f"{len(too_long)} of {len(requests)} prompts exceed the {room} tokens of the model's context (the longest needs"
                 f" {max(too_long.values())} with its answer); give fewer shots, or --cut-prompts to leave out examples"
                 " and then the end of the article, of tasks that do not say which is which the beginning"
             )
@@ -245,8 +245,8 @@ class RememberingModel(LM):
         shorter = self._chat.shorter(request.doc, fits)
         if shorter is None:
             raise ValueError(
-                "a conversation does not fit into the positions of the model, and nothing says what may be left out of it but its"
-                " beginning, which holds the system prompt or the template's own words; give fewer shots, or leave out --chat-template"
+                "a conversation exceeds the model's context length, and only its beginning could be"
+                " dropped, which holds the system prompt or the template's own text; give fewer shots, or leave out --chat-template"
                 " and --system-prompt"
             )
         return shorter

@@ -130,7 +130,7 @@ def chat_of(checkpoint: Checkpoint, *, template: str | None, system_prompt: str 
     found = checkpoint.tokenizer.chat_template
     if not found:
         raise ValueError(
-            f"the tokenizer in {checkpoint.directory} has no chat template, as that of a base model; leave out --chat-template, or put its"
+            f"the tokenizer in {checkpoint.directory} has no chat template, like a base model; leave out --chat-template, or put its"
             " chat_template.jinja there"
         )
     templates = found if isinstance(found, dict) else {OWN_TEMPLATE: found}
@@ -151,7 +151,7 @@ def lend_template(checkpoint: Checkpoint, lender: Checkpoint) -> None:
     template = lender.tokenizer.chat_template
     if not isinstance(template, str):
         raise ValueError(
-            f"the tokenizer in {lender.directory} has no chat template, or several, so that nothing says how to ask; put its"
+            f"the tokenizer in {lender.directory} has no chat template, or several, so the template to use is unknown; put its"
             " chat_template.jinja there"
         )
     known = checkpoint.tokenizer.get_vocab()

@@ -50,7 +50,7 @@ def work_left(output_dir: Path, checkpoint: Checkpoint, texts: Sequence[Text], t
     wanted, held = parts_of(texts, tasks), parts_of_result(result)
     if not _is_of(result, checkpoint, settings) or any(held.get(part, digest) != digest for part, digest in wanted.items()):
         raise ValueError(
-            f"{output_dir} holds the result of another model, text, task or setting;"
+            f"{output_dir} has the result of another model, text, task or setting;"
             " name the model with --model NAME=FOLDER, choose another --output, or remove it"
         )
     return Work(

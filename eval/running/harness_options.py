@@ -125,9 +125,9 @@ def vllm_arguments(text: str, backend: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(f'--vllm-arguments {text} is no JSON object; expected one such as {{"gpu_memory_utilization": 0.6}}')
     if given and backend != "vllm":
-        raise ValueError(f"--vllm-arguments is of vLLM alone, but --backend is {backend}; give --backend vllm, or leave them out")
+        raise ValueError(f"--vllm-arguments is only for vLLM, but --backend is {backend}; give --backend vllm, or leave it out")
     if taken := [f"{name} by {option}" for name, option in _TAKEN.items() if name in given]:
-        raise ValueError(f"--vllm-arguments names what other options decide: {', '.join(taken)}; leave it out there")
+        raise ValueError(f"--vllm-arguments repeats other options: {', '.join(taken)}; leave that key out")
     return given
 
 

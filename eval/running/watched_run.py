@@ -92,7 +92,7 @@ class WatchedRun:
         try:
             return take_hold(self.run_dir, name, holder=self.holder, seconds=self.hold_seconds)
         except OSError as error:
-            print(f"{name} is not held, training may remove it: {error}", file=sys.stderr, flush=True)
+            print(f"{name} is not protected, so training may remove it: {error}", file=sys.stderr, flush=True)
             return True
 
     def release_all(self) -> list[str]:
@@ -104,7 +104,7 @@ class WatchedRun:
         """Run the three commands of a checkpoint; returns why one failed, or None."""
         checkpoint, export = self.run_dir / CHECKPOINTS_NAME / name, self.output / "exports" / name
         if not _is_there(checkpoint):
-            return f"{checkpoint} is gone: training removed it before it was evaluated; keep more checkpoints"
+            return f"{checkpoint} was removed by training before it was evaluated; keep more checkpoints (run.keep_checkpoints)"
         log = self.output / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(export, ignore_errors=True)  # of an interrupted attempt

@@ -83,7 +83,7 @@ def devices_of_workers(device: str, workers: int) -> list[str]:
     if not device.startswith("cuda"):
         return [device] * workers
     if device != "cuda":
-        raise ValueError(f"--workers {workers}, but --device {device} is one GPU; give --device cuda, of which each worker takes one")
+        raise ValueError(f"--workers {workers}, but --device {device} is one GPU; give --device cuda, so that each worker uses one")
     if (there := torch.cuda.device_count()) < workers:
         raise ValueError(f"--workers {workers}, but torch sees {there} GPU{'s' * (there != 1)} here; give one worker for each")
     return [f"cuda:{number}" for number in range(workers)]
@@ -237,9 +237,9 @@ class Workers:
     def _end_of(self, worker: _Worker) -> str:
         code = worker.process.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with exit code {code}"
-        hint = " (as the system does where memory runs out: give fewer --workers or a smaller --batch-size)" if code == -9 else ""
+        hint = " (probably out of memory: give fewer --workers or a smaller --batch-size)" if code == -9 else ""
         place = f"worker {worker.number} of {len(self._workers)} on {worker.device} (process {worker.process.pid})"
-        return f"{place} {how}{hint}; what was answered is kept, and the same command does the rest"
+        return f"{place} {how}{hint}; finished answers are kept, and the same command does the rest"
 
 
 @contextlib.contextmanager

@@ -60,7 +60,9 @@ def read_matrices(directory: Path, *, name: str) -> TokenMatrices:
     output = embeddings if tied else checkpoint.tensor(str(checkpoint.output_name)).float().numpy()
     rows = token_rows(load_tokenizer(directory))
     if max(rows.values(), default=0) >= len(embeddings):
-        raise ValueError(f"the tokenizer in {directory} has ids beyond the {len(embeddings)} rows of the embeddings; it is another model's")
+        raise ValueError(
+            f"the tokenizer in {directory} has ids beyond the {len(embeddings)} rows of the embeddings; it belongs to another model"
+        )
     return TokenMatrices(name, rows, embeddings, output)
 
 
@@ -134,7 +136,7 @@ def choose_anchors(tokens: Sequence[bytes], *, seed: int) -> list[bytes]:
         if len(candidates) < ANCHORS_OF_A_KIND:
             raise ValueError(
                 f"the models share {len(candidates)} tokens that {what}, but {ANCHORS_OF_A_KIND} are needed as anchors;"
-                " compare models of the same or a like vocabulary"
+                " compare models with the same or a similar vocabulary"
             )
         anchors += rng.sample(candidates, ANCHORS_OF_A_KIND)
     return anchors

@@ -42,7 +42,9 @@ class SentenceEncoder:
             )
         num_layers = model.config.num_hidden_layers
         if layer > num_layers:
-            raise ValueError(f"--layer {layer} is not there: the model in {checkpoint.directory} has {num_layers} layers")
+            raise ValueError(
+                f"--layer is {layer}, but the model in {checkpoint.directory} has {num_layers} layers; expected 0 to {num_layers}"
+            )
         self._model, self._layer, self._device = model.base_model.to(device).eval(), layer, device
         if checkpoint.model_type in FAMILIES and FAMILIES[checkpoint.model_type].masked:
             # What lies above says nothing here; behind the last layer of these there is no norm that another would get.

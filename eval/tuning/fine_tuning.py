@@ -71,7 +71,7 @@ def require_encoder(checkpoint: Checkpoint) -> None:
     """
     if not is_masked(checkpoint.model_type):
         raise ValueError(
-            f"the model in {checkpoint.directory} ({checkpoint.model_type}) is causal: a word would be labelled without those after it; give an"
+            f"the model in {checkpoint.directory} ({checkpoint.model_type}) is causal, so a word would be labelled without the words after it; give an"
             " encoder, such as RoBERTa, XLM-R or BERT"
         )
     if checkpoint.tokenizer.pad_token_id is None:
@@ -158,7 +158,7 @@ def fine_tune(
     training = _Training(model, settings, num_passages=len(passages), seed=seed)
     if kept is not None and (state := kept.read()) is not None:
         training.go_on_from(state)
-        print(f"{label} goes on behind step {training.step} of {training.num_steps}", file=sys.stderr, flush=True)
+        print(f"{label} resumes after step {training.step} of {training.num_steps}", file=sys.stderr, flush=True)
     with Progress(label, total=training.num_steps - training.step, unit="steps") as progress:
         while training.step < training.num_steps:
             model.train()
@@ -383,7 +383,7 @@ class KeptState:
         try:
             return dict(torch.load(self._path, map_location="cpu", weights_only=True))
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise ValueError(f"{self._path} is no whole state of a training; remove it, and the training begins again") from error
+            raise ValueError(f"{self._path} is not a complete training state; remove it to start the training again") from error
 
     def remove(self) -> None:
         """Of a training that ended."""

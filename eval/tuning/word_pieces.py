@@ -48,7 +48,7 @@ class WordCutter:
         self._tokenizer, self._frame = tokenizer, frame_of(tokenizer)
         self._room = max_tokens - len(self._frame)
         if self._room < 1:
-            raise ValueError(f"passages of {max_tokens} tokens leave no place for a word between {len(self._frame)} special tokens")
+            raise ValueError(f"passages of {max_tokens} tokens leave no room for a word between {len(self._frame)} special tokens")
         self._pieces: dict[str, tuple[int, ...]] = {}
         self.cut_words = self.cut_sentences = 0
 

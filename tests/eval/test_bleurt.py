@@ -102,7 +102,7 @@ def test_folders_that_are_no_whole_model(bleurt, tmp_path) -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             function(*arguments, **more)
 
-    refused(f"{tmp_path} has no config.json; expected BLEURT in its PyTorch form, such as by `hf download", find_bleurt, tmp_path)
+    refused(f"{tmp_path} has no config.json; expected BLEURT in its PyTorch form, for example from `hf download", find_bleurt, tmp_path)
     folder = tmp_path / "lacks"
     shutil.copytree(bleurt, folder)
     tensors = load_file(folder / "model.safetensors")
@@ -114,6 +114,6 @@ def test_folders_that_are_no_whole_model(bleurt, tmp_path) -> None:
     (folder / "model.safetensors").write_bytes(b"\0" * 40)
     refused(f"BLEURT in {folder} cannot be loaded: ", open_bleurt, folder, device="cpu", batch_size=1)
     (folder / "spm.model").unlink()
-    refused(f"{folder} has no spm.model or vocab.txt; fetch it whole", find_bleurt, folder)
+    refused(f"{folder} has no spm.model or vocab.txt; download all of it", find_bleurt, folder)
     (folder / "config.json").write_text('{"model_type": "bert"}')
     refused(f"{folder} holds a model of the type bert; expected bleurt", find_bleurt, folder)

@@ -163,7 +163,7 @@ def test_killed_within_a_training(encoder: Path, data: Path, tmp_path: Path, cap
     (state,) = again.glob(".answers/*/*/training.pt")
     state.with_name(f".{state.name}.partial").write_bytes(b"cut off")
     found = run(encoder, data, again, *words)
-    steps = re.search(r"tiny, ner, seed 2, training goes on behind step (\d+) of 24\n", capsys.readouterr().err)
+    steps = re.search(r"tiny, ner, seed 2, training resumes after step (\d+) of 24\n", capsys.readouterr().err)
     assert steps is not None and 1 <= int(steps[1]) < 24
     assert found["tasks"] == whole["tasks"]
     assert sorted(path.name for path in again.iterdir()) == ["tiny"]
@@ -214,7 +214,7 @@ def test_a_state_that_cannot_be_read(tmp_path: Path) -> None:
     kept.keep({"step": 3})
     assert kept.read() == {"step": 3}
     (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-40])
-    with pytest.raises(ValueError, match=f"^{tmp_path}/state is no whole state of a training; remove it, and the training begins again$"):
+    with pytest.raises(ValueError, match=f"^{tmp_path}/state is not a complete training state; remove it to start the training again$"):
         kept.read()
     kept.remove()
     assert not any(tmp_path.iterdir())
@@ -341,7 +341,7 @@ def test_real_rows(shared_data: Path, tmp_path: Path, task: str) -> None:
          " or leave the language out with --languages"),
         (lambda data: write_words(data, "ner", "eng", {"train": made_sentences(9), "dev": [(["Rim"], ["B-ORG"])], "test": made_sentences(3)}),
          "the row eng:dev:0 of ner in the development rows has the label B-ORG, which the training rows never had (they have B-LOC, B-PER, O);"
-         " correct the row, or train on rows that have it too, of more languages with --train"),
+         " correct the row, or train on languages whose rows have it, with --train"),
         (lambda data: write_words(data, "ner", "slv", {"test": [([], [])]}),
          "the row slv:test:0 has no words; leave it out, or prepare the set again"),
         (lambda data: write_words(data, "ner", "slv", {"test": [(["Rim", " "], ["O", "O"])]}),
@@ -373,8 +373,8 @@ def test_rows_that_are_wrong(encoder: Path, tmp_path: Path, change: Callable[[Pa
         (("--tasks", "ner", "--learning-rate", "nan"), "--learning-rate is nan; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--learning-rate", "2"), "--learning-rate is 2.0; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--micro-batch-size", "0"), "--micro-batch-size is 0; it must be at least 1"),
-        (("--tasks", "ner", "--state-every-minutes", "nan"), "--state-every-minutes is nan; it must be 0 at least, which is behind every step"),
-        (("--tasks", "ner", "--seeds", "1", "1"), "--seeds 1 1 names one twice; each is a training of its own"),
+        (("--tasks", "ner", "--state-every-minutes", "nan"), "--state-every-minutes is nan; expected at least 0 (0: after every step)"),
+        (("--tasks", "ner", "--seeds", "1", "1"), "--seeds 1 1 names a seed twice; give each once"),
     ],
 )  # fmt: skip
 def test_misuse(encoder: Path, data: Path, tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
@@ -400,7 +400,7 @@ def test_models_that_are_no_encoders(data: Path, tmp_path: Path) -> None:
     shape = ("--num-layers", 1, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 40)
     call_command("conversion.new_model", *shape, "--model-type", "opt", "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "opt")
     sentence = (
-        f"the model in {tmp_path / 'opt'} (opt) is causal: a word would be labelled without those after it; give an encoder, such as RoBERTa,"
+        f"the model in {tmp_path / 'opt'} (opt) is causal, so a word would be labelled without the words after it; give an encoder, such as RoBERTa,"
         " XLM-R or BERT"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):

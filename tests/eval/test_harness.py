@@ -91,7 +91,7 @@ def test_two_models_from_folders_to_results(save_checkpoint, texts, tmp_path, ca
     assert "[1/2] opt: evaluated before" in capsys.readouterr().err
     assert (output / "opt" / "result.json").stat().st_mtime_ns == before
     fails_with(
-        f"{output}/opt holds the result of another model, text, task or setting;"
+        f"{output}/opt has the result of another model, text, task or setting;"
         " name the model with --model NAME=FOLDER, choose another --output, or remove it",
         [*arguments, "--start-token", "bos"],
     )

@@ -145,7 +145,7 @@ def test_sets_of_many_languages_are_read_in_each_form(prepared: Path) -> None:
         ("taxi1500", "slv_test.tsv", "1\tHope\tVerse\n",
          "line 1 of slv_test.tsv has the label 'Hope'; known are Recommendation, Faith, Violence, Grace, Sin, Description"),
         ("taxi1500", "eng_test.tsv", "1\tSin\tVerse\n",
-         "eng_test.tsv: test: 1 rows, but its publisher has 111; it is another file: fetch the set again, or give --sample to prepare a part of it"),
+         "eng_test.tsv: test: 1 rows, but its publisher has 111; it is not the expected file: download the set again, or give --sample to prepare a sample of it"),
     ],
 )  # fmt: skip
 def test_labelled_lines_that_are_wrong(tmp_path: Path, name: str, file: str, content: str, sentence: str) -> None:
@@ -162,7 +162,7 @@ def test_test_rows_without_labels_are_left_out_and_said(prepared: Path) -> None:
     assert manifest is not None
     files = manifest.facts["files"]
     assert files["sl/superglue_human/CB"]["notes"][0] == (
-        "test: its 6 rows have no label, which their publisher keeps for itself; kept apart in slobench/CB, for eval.slobench"
+        "test: its 6 rows have no label, which their publisher keeps private; stored separately in slobench/CB, for eval.slobench"
     )
     assert files["sl/superglue_human/MultiRC"]["counts"] == {"train": 12, "val": 12}  # questions, not passages
     assert files["sl/superglue_human/COPA"]["counts"] == {"train": 6, "val": 6, "test": 6}
@@ -254,8 +254,8 @@ def test_a_file_of_another_size_is_another_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         main(["si_nli", "--source", str(tmp_path), "--output", str(tmp_path / "out")])
     assert str(error.value) == (
-        "SI-NLI.zip/SI-NLI/train.tsv: train: 6 rows, but its publisher has 4392; it is another file: fetch the set again, or give"
-        " --sample to prepare a part of it"
+        "SI-NLI.zip/SI-NLI/train.tsv: train: 6 rows, but its publisher has 4392; it is not the expected file: download the set again, or give"
+        " --sample to prepare a sample of it"
     )
     assert not (tmp_path / "out").exists()
 
@@ -272,8 +272,8 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
                                         " https://gitlab.lip6.fr/scialom/mlsum_data/-/raw/master/MLSUM/de_test.zip)")  # fmt: skip
     forms.write_zip(tmp_path / "de_test.zip", {"de_test.jsonl": b'{"text": "a", "resume": "b"}\n'})
     assert refused("mlsum_de") == (
-        "mlsum_de has nothing that could be scored: summarisation/de, test: its 1 rows have no summary, which their publisher keeps for"
-        " itself; left out"
+        "mlsum_de has no rows that can be scored: summarisation/de, test: its 1 rows have no summary, which their publisher keeps"
+        " private; left out"
     )
     forms.write_zip(tmp_path / "de_test.zip", {"de_test.jsonl": b'{"text": "a", "summary": "b"}\n{"summary": "b"}\n'})
     assert refused("mlsum_de") == "row 2 of de_test.zip/de_test.jsonl has no text; it has line, summary: is it another set?"

@@ -63,7 +63,7 @@ def test_masked_and_causal_models_stand_apart(
     assert sorted(rows) == [("causal", "bits_per_byte"), ("masked", "pseudo_bits_per_byte"), ("other", "pseudo_bits_per_byte")]
     told = (tmp_path / "report" / "report.md").read_text()
     assert "item by item" not in told and "never with causal ones" in told
-    with pytest.raises(ValueError, match=r"is of a masked model, which has pseudo bits per byte alone; see them by eval.report$"):
+    with pytest.raises(ValueError, match=r"is of a masked language model, which has only pseudo bits per byte; use eval.report for them$"):
         learning_curves.main(["--results", str(tmp_path / "results" / "masked"), "--output", str(tmp_path / "curves")])
     assert report.main(["--results", str(tmp_path / "results"), "--baseline", "masked", "--output", str(tmp_path / "two")]) == 0
     tests = (tmp_path / "two" / "report.md").read_text().partition("## Against masked, item by item")[2].partition("##")[0]
@@ -101,10 +101,13 @@ def test_what_a_masked_model_cannot_be_asked(encoder: Path, text: Path, tmp_path
     for more, sentence in (
         (
             ["--tasks", "completion_sl"],
-            f"the model in {encoder} (xlm-roberta) is masked: it sees the tokens that tasks of lm-eval ask for; give it --text alone (pseudo bits"
+            f"the model in {encoder} (xlm-roberta) is a masked language model, which lm-eval's tasks cannot score; give it --text alone (pseudo bits"
             " per byte), or eval.finetune and eval.retrieval",
         ),
-        (["--text", f"sl={text}", "--workers", "2"], f"--workers is 2, but texts are filled in by one process; leave it out for {encoder}"),
+        (
+            ["--text", f"sl={text}", "--workers", "2"],
+            f"--workers is 2, but pseudo bits per byte are computed by one process; leave it out for {encoder}",
+        ),
         (["--text", f"sl={text}", "--context-length", "35"], "--context-length is 35, but the model has 34 positions; use 34 or less"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):

@@ -158,7 +158,7 @@ def test_real_lines(shared_data: Path, encoder: Path, tmp_path: Path) -> None:
         (("--lines", "en=en.txt", "--english", "en.txt", "--head", "hr"), "--head names hr, which are not measured; measured are en"),
         (
             ("--lines", "en=en.txt", "--english", "en.txt", "--layer", "8"),
-            "--layer 8 is not there: the model in ENCODER has 3 layers",
+            "--layer is 8, but the model in ENCODER has 3 layers; expected 0 to 3",
         ),
         (("--layer", "-1"), "--layer is -1; expected at least 0"),
     ],

@@ -98,7 +98,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(place: Pa
     for sentence, given in {
         "has num_attention_heads 4, but that of other 2": words(place, out, "--graft", str(other)),
         "--weights has nan": words(place, out, "--weights", "nan"),
-        "as another model of the page is": words(place, out, "--graft", f"instruct={place / 'graft'}"),
+        "like another model of the page": words(place, out, "--graft", f"instruct={place / 'graft'}"),
         "has no chat template": words(place, out, "--instruct", str(place / "base")),
         "unknown task nothing": words(place, out, "--tasks", "nothing"),
         "--limit is 0": words(place, out, "--limit", "0"),

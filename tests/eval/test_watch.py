@@ -181,7 +181,7 @@ def test_a_run_that_cannot_be_written_to_is_evaluated_without_holds(run_dir, tmp
     watch = WatchedRun(run_dir, tmp_path / "out")
     watch.hold_and_queue()
     assert watch.queue.names("pending") == ["step_0000010", "step_0000020"]
-    assert "step_0000010 is not held, training may remove it: " in capsys.readouterr().err
+    assert "step_0000010 is not protected, so training may remove it: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 143)])
@@ -205,7 +205,7 @@ def test_a_worker_leaves_when_nothing_comes(run_dir, tmp_path, capsys):
         watch.queue.finish(claim, failed=False, record={})
     words = ["--run", str(run_dir), "--output", str(tmp_path / "out"), "--every", "0.1", "--idle-minutes", "0.002", "--", "--text", "sl=x"]
     assert main(words) == 0
-    assert capsys.readouterr().err == "nothing to evaluate for 0.002 minutes; this worker leaves\n"
+    assert capsys.readouterr().err == "nothing to evaluate for 0.002 minutes; this worker exits\n"
 
 
 def test_refusals_and_failures(run_dir, tmp_path, capsys):
@@ -219,7 +219,7 @@ def test_refusals_and_failures(run_dir, tmp_path, capsys):
     fails("nothing to evaluate: give --text or --tasks after --, as for eval.harness", "--run", run_dir, "--output", out)
     for option in ("--every", "--idle-minutes", "--hold-hours"):
         fails(f"{option} is 0.0; it must be more than 0", "--run", run_dir, "--output", out, option, "0", *text)
-    taken = "--model after --: the command gives them itself; leave them out"
+    taken = "--model after --: the command sets them itself; leave them out"
     fails(taken, "--run", run_dir, "--output", out, *text, "--model", "x")
     with pytest.raises(SystemExit, match="2"):
         main(["--run", str(run_dir), "--output", str(out), *text, "--tsaks", "sl_copa_mc"])

@@ -75,7 +75,7 @@ def test_refusals(run_dir: Path, tmp_path: Path) -> None:
     text = ["--", "--text", f"sl={HELD_OUT}"]
     fails("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
     fails("nothing to evaluate: give --text or --tasks after --, as for eval.harness", "--", "--batch-size", "4")
-    fails("--model after --: the command gives them itself; leave them out", *text, "--model", "x")
+    fails("--model after --: the command sets them itself; leave them out", *text, "--model", "x")
     fails(
         f"--text sl={tmp_path}/no: {tmp_path}/no does not exist; give a path that the nodes of the cluster can read",
         "--",

@@ -72,12 +72,12 @@ def test_generation_over_beams():
 
 def test_vllm_has_no_such_beams(tmp_path):
     vllm = ["--model", str(tmp_path), "--backend", "vllm", "--output", str(tmp_path / "out")]
-    with pytest.raises(ValueError, match=r"^--metadata has beams 5, but vLLM does not sample over beams; give --backend hf$"):
+    with pytest.raises(ValueError, match=r"^--metadata has beams 5, but vLLM does not support beam sampling; give --backend hf$"):
         main([*vllm, "--tasks", "mt_en_de", "--metadata", '{"beams": 5}'])
     with pytest.raises(ValueError, match=r"^--metadata has beams 0; expected a number of beams, at least 1$"):
         main([*vllm, "--tasks", "mt_en_de", "--metadata", '{"beams": 0}'])
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "a"}\n')
-    refused = "--settings lowres-beams samples over beams, which vLLM does not; give --backend hf"
+    refused = "--settings lowres-beams uses beam sampling, which vLLM does not support; give --backend hf"
     with pytest.raises(ValueError, match=f"^{re.escape(refused)}$"):
         generate([*vllm, "--prompts", str(prompts), "--settings", "lowres-beams"])

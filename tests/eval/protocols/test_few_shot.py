@@ -38,7 +38,7 @@ def test_the_pool_holds_no_evaluation_data():
     assert [row["id"] for row in example_pool(train, evaluated)] == ["a", "c"]
     with pytest.raises(
         ValueError,
-        match=r"^the pool has 0 examples that are no evaluation data, but 1 are asked for before e1; give fewer shots or more training rows$",
+        match=r"^the pool has 0 examples outside the evaluation data, but 1 are needed for e1; give fewer shots or more training rows$",
     ):
         draw_examples(example_pool(evaluated, evaluated), "e1", 1)
 
@@ -84,7 +84,7 @@ def test_copa_shows_causes_before_a_cause(tmp_path):
     write(tmp_path / "sl/superglue_human/COPA.jsonl", [*rows, row("v", "val", "cause")])
     (document,) = documents(PROTOCOLS["copa"], data=str(tmp_path), shots=3)
     assert sorted(document["shot_ids"]) == ["c0", "c1", "c2"]
-    with pytest.raises(ValueError, match=r"^the pool has 3 examples that are no evaluation data, but 4 are asked for before v;"):
+    with pytest.raises(ValueError, match=r"^the pool has 3 examples outside the evaluation data, but 4 are needed for v;"):
         documents(PROTOCOLS["copa"], data=str(tmp_path), shots=4)
 
 

@@ -158,7 +158,9 @@ def test_wordings_that_there_are_not(ask):
     lm = Scripted(lambda document, run: "")
     with pytest.raises(ValueError, match=r"there is no wording '2024-08'; there are 2024-10, 2024-07$"):
         ask("sl_boolq_gen", lm, wording="2024-08")
-    with pytest.raises(ValueError, match=r"the wording of 2024-07 has no multirc_answers, which is a set of ours; it has boolq, cb, "):
+    with pytest.raises(
+        ValueError, match=r"the wording of 2024-07 has no multirc_answers, which only this project's wording has; it has boolq, cb, "
+    ):
         ask("sl_multirc_mc", lm, wording="2024-07")
 
 

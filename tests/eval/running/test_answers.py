@@ -133,7 +133,7 @@ def test_texts_that_reach_the_last_token_are_known(local):
 
 def test_prompts_that_do_not_fit(local, data):
     found = find("sl_boolq_gen", data)
-    with pytest.raises(ValueError, match=r"^6 of 6 prompts do not fit into the 64 positions of the model \(the longest needs \d+ with"):
+    with pytest.raises(ValueError, match=r"^6 of 6 prompts exceed the 64 tokens of the model's context \(the longest needs \d+ with"):
         run_task(RememberingModel(local(num_positions=64), Journal(None)), found)
     summary, samples = run_task(RememberingModel(local(num_positions=64), Journal(None), cut_prompts=True), found)
     assert summary["prompt_cut"] == 1.0
@@ -193,7 +193,7 @@ def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_pa
     model = save_checkpoint("model", tiny_llama(num_positions=512), tiny_tokenizer())
     output = tmp_path / "results"
     assert main(harness(model, output, data)) == 0
-    held = f"{output}/model holds the result of another model, text, task or setting;"
+    held = f"{output}/model has the result of another model, text, task or setting;"
     for more in (["--metadata", '{"shots": 2}'], ["--sampling-seed", "1"], ["--cut-prompts"]):
         with pytest.raises(ValueError, match=f"^{re.escape(held)}"):
             main(harness(model, output, data, *more))
@@ -244,7 +244,7 @@ def test_saved_answers_are_scored_again_without_a_model(save_checkpoint, data, t
 
     changed = [*arguments[:4], "--metadata", '{"shots": 2}', *arguments[6:]]
     with pytest.raises(
-        ValueError, match=r"model, task sl_copa_gen: 6 of 6 requests are not among the saved answers: prompts or settings of"
+        ValueError, match=r"model, task sl_copa_gen: 6 of 6 requests are missing in the saved answers: prompts or settings of"
     ):
         rescore([*changed, "--output", str(tmp_path / "changed")])
     with pytest.raises(ValueError, match=r"model has no answers to sl_rte_gen; it has sl_copa_gen, sl_copa_mc$"):

@@ -154,7 +154,7 @@ def test_a_conversation_that_does_not_fit_loses_its_last_examples(chat_model, co
         assert shorter.startswith(head) and shorter.endswith(tail), "system prompt, first example and question stay"
     found = find_tasks(["colours"], task_dirs=[colours])["colours"]
     chat = found.build(chat)
-    with pytest.raises(ValueError, match=r"^a conversation does not fit into the positions of the model, and nothing says"):
+    with pytest.raises(ValueError, match=r"^a conversation exceeds the model's context length, and only its beginning"):
         run_task(
             RememberingModel(Told(pretrained=tiny_llama(), tokenizer=checkpoint.tokenizer), Journal(None), cut_prompts=True, chat=chat),
             found,
@@ -179,7 +179,7 @@ def test_results_of_different_settings_are_not_mixed_or_compared(chat_model, col
     assert prompts["system/base"].startswith(f"{SYSTEM}\n\nBarve.") and prompts["chat/other"] == prompts["chat/one"] + " "
     with pytest.raises(ValueError, match="holds the result of another model, text, task or setting"):
         main(["--model", str(one), *common, "--output", str(tmp_path / "chat")])
-    sentence = f"the tokenizer in {base} has no chat template, as that of a base model; leave out --chat-template, or put its"
+    sentence = f"the tokenizer in {base} has no chat template, like a base model; leave out --chat-template, or put its"
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)} chat_template.jinja there$"):
         main(["--model", str(base), *common, "--chat-template", "--output", str(tmp_path / "more")])
     with pytest.raises(ValueError, match=r"has no chat template rag; it has default$"):

@@ -57,7 +57,7 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     missing = f"task sl_cb_mc: the file sl/superglue_human/CB.jsonl.gz (or .jsonl) is not in the folder of evaluation data {data}"
     broken = "task sl_rte_mc: the model's logits are not finite; check the checkpoint with `python -m conversion.verify`"
     room = "task squad_it: the task asks for up to 512 new tokens, but the model has 512 positions; use a model or a --context-length with more"
-    rest = "; what is done is kept, and the same command does the rest"
+    rest = "; finished results are kept, and the same command does the rest"
     fails_with(f"3 tasks could not be evaluated: {missing}; model, {broken}; {room}{rest}", command(tasks))
     printed = capsys.readouterr()
     rows, left_out, *_ = printed.err.splitlines()
@@ -123,7 +123,7 @@ def test_a_folder_gathers_what_is_asked_of_its_model(model, data, tmp_path):
     check_files(output / "model", manifest)
     assert manifest.arguments["tasks"] == ["sl_copa_mc", "sl_boolq_mc"]
     text.write_text("Drugo besedilo.\n", encoding="utf-8")
-    held = f"{output}/model holds the result of another model, text, task or setting;"
+    held = f"{output}/model has the result of another model, text, task or setting;"
     with pytest.raises(ValueError, match=f"^{re.escape(held)}"):
         main(["--text", f"sl={text}", *end])
 

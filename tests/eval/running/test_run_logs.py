@@ -107,6 +107,6 @@ def test_the_harness_logs_and_a_run_that_may_only_be_read_is_no_failure(save_che
     (run_dir / "tensorboard").rename(run_dir / "kept")
     (run_dir / "tensorboard").write_text("")  # as root, a file in the way stands for a directory without rights
     assert main(words) == 0
-    assert f"logged: nothing is logged beside {run_dir}: [Errno 17]" in capsys.readouterr().err
+    assert f"logged: nothing is logged with {run_dir}: [Errno 17]" in capsys.readouterr().err
     with pytest.raises(ValueError, match=rf"^--run {re.escape(str(tmp_path))} has no recipe.json; expected the output of"):
         main([*words[:-1], str(tmp_path)])

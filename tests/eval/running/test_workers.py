@@ -69,9 +69,9 @@ def test_workers_answer_as_one_process_and_a_killed_one_is_named(save_checkpoint
         main([*words, "--output", str(tmp_path / "two"), "--workers", "2"])
     thread.join()
     assert str(error.value) == (
-        f"1 task could not be evaluated: llama, task mt_en_sw: worker 2 of 2 on cpu (process {killed[0]}) was killed by SIGKILL (as"
-        " the system does where memory runs out: give fewer --workers or a smaller --batch-size); what was answered is kept, and the same"
-        " command does the rest; what is done is kept, and the same command does the rest"
+        f"1 task could not be evaluated: llama, task mt_en_sw: worker 2 of 2 on cpu (process {killed[0]}) was killed by SIGKILL"
+        " (probably out of memory: give fewer --workers or a smaller --batch-size); finished answers are kept, and the same"
+        " command does the rest; finished results are kept, and the same command does the rest"
     )
     assert not active_children()
     assert re.search(r"^llama: 2 workers on cpu \(process \d+\), cpu \(process \d+\)$", capsys.readouterr().err, re.MULTILINE)
@@ -90,17 +90,15 @@ def test_refusals(save_checkpoint, tmp_path) -> None:
     words = ["--model", str(folder), "--tasks", "completion_sl", "--output", str(tmp_path / "results")]
     with pytest.raises(ValueError, match=r"^--workers is 0; it must be at least 1$"):
         main([*words, "--workers", "0"])
-    sentence = "--workers 2, but --device cuda:1 is one GPU; give --device cuda, of which each worker takes one"
+    sentence = "--workers 2, but --device cuda:1 is one GPU; give --device cuda, so that each worker uses one"
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         main([*words, "--workers", "2", "--device", "cuda:1"])
     with pytest.raises(ValueError, match=r"^--workers 99, but torch sees \d+ GPUs? here; give one worker for each$"):
         main([*words, "--workers", "99", "--device", "cuda"])
-    with pytest.raises(
-        ValueError, match=r"^--vllm-arguments is of vLLM alone, but --backend is hf; give --backend vllm, or leave them out$"
-    ):
+    with pytest.raises(ValueError, match=r"^--vllm-arguments is only for vLLM, but --backend is hf; give --backend vllm, or leave it out$"):
         main([*words, "--vllm-arguments", '{"enforce_eager": true}'])
     for given, sentence in {
-        '{"dtype": "float16", "seed": 1}': "--vllm-arguments names what other options decide: dtype by --dtype, seed by the seeds",
+        '{"dtype": "float16", "seed": 1}': "--vllm-arguments repeats other options: dtype by --dtype, seed by the seeds",
         "[1]": '--vllm-arguments [1] is no JSON object; expected one such as {"gpu_memory_utilization": 0.6}',
         "{": "--vllm-arguments { is no JSON: ",
     }.items():

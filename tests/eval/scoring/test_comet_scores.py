@@ -202,12 +202,12 @@ def comet_folder(tmp_path: Path) -> Path:
 def test_files_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fetch = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"
-    gone = f"the COMET checkpoint {tmp_path}/none.ckpt does not exist; fetch it where there is a network, such as by {fetch}"
+    gone = f"the COMET checkpoint {tmp_path}/none.ckpt does not exist; download it where there is internet access, for example with {fetch}"
     fails(gone, find_comet_files, tmp_path / "none.ckpt", None)
     folder, encoder = comet_folder(tmp_path), tmp_path / "xlmr"
     needs = f"the encoder xlm-roberta-large of {folder}/checkpoints/model.ckpt needs its config and tokenizer"
     how = (
-        "fetch them where there is a network, such as by `hf download FacebookAI/xlm-roberta-large config.json tokenizer.json"
+        "download them where there is internet access, for example with `hf download FacebookAI/xlm-roberta-large config.json tokenizer.json"
         " tokenizer_config.json sentencepiece.bpe.model --local-dir xlm-roberta-large`"
     )
     fails(f"{needs}, but no --encoder names them; {how}", find_comet_files, folder, None)
@@ -221,12 +221,14 @@ def test_files_that_are_not_there(tmp_path, monkeypatch):
     assert find_comet_files(folder, encoder).digest != found.digest
     (folder / "hparams.yaml").write_text("hidden_sizes: !!python/tuple [3072, 1024]\nclass_identifier: a\npretrained_model: b\n")
     assert find_comet_files(folder, encoder).settings["hidden_sizes"] == (3072, 1024)
-    no_names = f"{folder}/hparams.yaml names no class_identifier and pretrained_model; it is not of a COMET checkpoint"
+    no_names = f"{folder}/hparams.yaml names no class_identifier and pretrained_model; it does not belong to a COMET checkpoint"
     for text in ("a: b\n", "a: [b\n", ""):
         (folder / "hparams.yaml").write_text(text)
         fails(no_names, find_comet_files, folder, encoder)
     (folder / "hparams.yaml").unlink()
-    beside = f"{folder}/hparams.yaml is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {fetch}"
+    beside = (
+        f"{folder}/hparams.yaml is missing; COMET needs it beside the folder of its checkpoint; download both, for example with {fetch}"
+    )
     fails(beside, find_comet_files, folder, encoder)
 
 
