@@ -26,7 +26,7 @@ def bridge_config(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_di
     Args:
         recipe: with its steps, as `recipes.rules.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
         checkpoint: to start from, in Megatron-Bridge's layout.
-        run_dir: where checkpoints of the run are saved, and looked for when it goes on.
+        run_dir: where checkpoints of the run are saved, and looked for on resume.
         tokenizer: folder of its files.
     """
     steps = recipe.total_steps

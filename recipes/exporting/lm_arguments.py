@@ -25,7 +25,7 @@ def lm_arguments(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_dir
     Args:
         recipe: with its steps, as `recipes.rules.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
         checkpoint: to start from, in Megatron-LM's layout.
-        run_dir: where checkpoints of the run are saved, and looked for when it goes on.
+        run_dir: where checkpoints of the run are saved, and looked for on resume.
         tokenizer: folder of its files.
     """
     parts = (

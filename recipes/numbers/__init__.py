@@ -1,1 +1,1 @@
-"""Which numbers follow from a recipe? Batches, steps, learning rates, operations, what is kept and what is computed again."""
+"""Which numbers follow from a recipe? Batches, steps, learning rates, operations, activations kept and recomputed."""

@@ -1,4 +1,4 @@
-"""What the backward pass computes again instead of keeping it: what a recipe may ask for, and what it then means."""
+"""Activation checkpointing: what a recipe may ask the backward pass to recompute, and what it then means."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def in_words(asked: RecomputationRecipe | None) -> str:
 
 
 def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> list[str]:
-    """What contradicts itself in what is computed again.
+    """Contradictions in the settings of activation checkpointing.
 
     Args:
         layers: of a pipeline stage.

@@ -18,7 +18,7 @@ KERNELS = ("cpu", "gpu", "te")
 """Who computes a layer: torch on a CPU, torch on a GPU, or TransformerEngine.
 
 On a CPU torch takes RMSNorm and gated units apart and keeps every intermediate result; "gpu" and "te" are read in their
-code and were not measured, as no GPU was at hand.
+code and were not measured, as no GPU was available.
 """
 
 
@@ -117,9 +117,9 @@ def layer_activations(
         model: the `config` of `context/model.json`.
         sequence_length: of whole samples, on all ranks among which they are cut.
         is_half: 16-bit numbers, otherwise 32-bit ones.
-        document_mask: documents do not see each other; counted is the most, which short ones keep.
-        sequence_parallel: norms, dropout and the inputs of the column-parallel layers are cut among the ranks too.
-        recomputed: parts of the layer that are computed again; see `recipes.rules.schema.MODULES`.
+        document_mask: intra-document masking; the maximum is counted, which short documents reach.
+        sequence_parallel: norms, dropout and the inputs of the column-parallel layers are split along the sequence over the ranks too.
+        recomputed: parts of the layer with activation checkpointing; see `recipes.rules.schema.MODULES`.
         kernels: one of `KERNELS`.
     """
     item = 2 if is_half else 4
@@ -178,7 +178,7 @@ def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
     shape, item = layer.shape, layer.item
     result = item * shape.attention
     is_kept = not (layer.model.get("attn_logit_softcapping") or CORE_ATTENTION in layer.recomputed or layer.gathers_keys)
-    statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is computed again
+    statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is recomputed
     is_masked = (layer.document_mask or has_window) and is_kept and layer.kernels != "te"
     norms = _query_key_norm_bytes(layer) if layer.model.get("qk_layernorm", False) or layer.joins_heads else 0.0
     if is_masked and layer.keys < shape.attention:

@@ -56,7 +56,7 @@ def estimate_run(
     """A run of so many steps.
 
     Args:
-        first_step: from which it goes on.
+        first_step: from which it resumes.
         batches: of the run; by default all are those of the layout.
         write_rate: bytes per second of the file system, for a checkpoint.
         kg_per_kwh: carbon dioxide of the grid.

@@ -49,7 +49,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("a100-64gb", 312, 63.4, 1640, 300, 50, 4, 400,
      "Leonardo's documents; SAVA for the power; network of two cards with two 100 Gbit/s ports each per node of 4"),
     ("a100-80gb", 312, 79.2, 2039, 300, 200, 8, 400, f"{_A100_SHEET}, SXM; network of a DGX, eight 200 Gbit/s cards per node of 8"),
-    # No report of CUDA was at hand: a GiB below the name's number, as that of 80 GB has.  Memory rate assumed: HBM2e in the place of HBM3.
+    # No report of CUDA was available: a GiB below the name's number, as that of 80 GB has.  Memory rate assumed: HBM2e in the place of HBM3.
     ("h100-64gb", 989, 63.0, 2000, 450, 100, 4, 700,
      f"BSC's documents of MareNostrum 5 ACC; {_H100_SHEET}; network of four 200 Gbit/s cards per node of 4"),
     ("h100-80gb", 989, 79.2, 3350, 450, 400, 8, 700, f"{_H100_SHEET}; network of a DGX, eight 400 Gbit/s cards per node of 8"),

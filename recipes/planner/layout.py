@@ -21,8 +21,8 @@ class Layout:
         is_half: bfloat16 parameters with float32 gradients and optimizer state; otherwise all in float32.
         overlaps: whether gradients are reduced and parameters gathered beside the computation.
         hidden_dropout: whether dropout keeps masks.
-        document_mask: whether documents of a sample do not see each other.
-        sequence_parallel: whether what tensor-parallel ranks would have whole is cut among them along the sequence.
+        document_mask: whether attention is masked between the documents of a sample.
+        sequence_parallel: whether activations between tensor-parallel blocks are split along the sequence.
         recomputation: what the backward pass does again to save memory, as the recipe says it.
         recomputed: share of the forward pass that published runs of another engine do again.
         shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.

@@ -25,7 +25,7 @@ class MemoryEstimate:
         activations: kept for the backward passes of all micro batches that are on their way.
         logits: the last layer's output and what the loss keeps and needs of it.
         head: inputs of the final norm and of the output layer, on the last stage.
-        temporary: gradients of activations of the layer at work, or the keys and values that it gathers, and what is computed again for it,
+        temporary: gradients of activations of the layer at work, or the keys and values that it gathers, and what is recomputed for it,
             as far as they are more than the logits and the layers that are gone by then.
         gathered: a sequence whose parts were put together for a product, in a buffer that Megatron keeps.
         loading: what a resume needs besides the state: gate and up are halves of one matrix, which a checkpoint has apart.
@@ -101,7 +101,7 @@ class KeptBytes:
 
     Attributes:
         whole: at the end of the forward pass.
-        again: the most of what is computed again at a time.
+        again: the maximum that is recomputed at a time.
         gone: of `whole`, what the backward pass has done with by then.
     """
 
@@ -113,7 +113,7 @@ class KeptBytes:
 def kept_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels: str = "gpu") -> KeptBytes:
     """What some layers that follow each other keep of a micro batch, on one tensor-parallel rank.
 
-    Layers that are computed again keep their input, and meanwhile what they would have kept (Korthikanti et al. 2022, section 5).
+    Recomputed layers keep their input, and while they are recomputed all that they would have kept (Korthikanti et al. 2022, section 5).
     """
     asked = resolved(layout.recomputation, len(layers))
     if asked is None:
@@ -227,7 +227,7 @@ def unkept_bytes(
         if not without_feed_forward:  # the router keeps its input whatever becomes of its weights
             inputs["mlp.experts.experts.linear_fc1"] = chosen * shape.hidden
             inputs["mlp.experts.experts.linear_fc2"] = shape.ffn / tensor_parallel_size
-    elif not without_feed_forward:  # otherwise its input is kept to compute it again
+    elif not without_feed_forward:  # otherwise its input is kept to recompute it
         inputs["mlp.linear_fc1"] = cut
         if shape.is_gated or model.config.get("activation_func", "relu") != "relu":
             inputs["mlp.linear_fc2"] = shape.ffn / tensor_parallel_size

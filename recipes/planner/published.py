@@ -203,9 +203,9 @@ def _other_rows() -> list[Row]:
 
 
 def _megatron_rows() -> list[Row]:
-    """Korthikanti et al. 2022, tables 3 and 5: tensor parallel 8 within a node, without flash kernels; all layers computed again, or attention.
+    """Korthikanti et al. 2022, tables 3 and 5: tensor parallel 8 within a node, without flash kernels; all layers recomputed, or attention.
 
-    The second is what sequence parallelism and a flash kernel do here.  The seconds were written down without the paper at hand; its summary
+    The second is what sequence parallelism and a flash kernel do here.  The seconds were written down without access to the paper; its summary
     confirms the gain of the 530B model alone.
     """
     found = []

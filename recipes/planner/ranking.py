@@ -48,7 +48,7 @@ def judge(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
 def ranked(model: PlannedModel, asked: Layout, gpu: Gpu, *, num_devices: int) -> list[Choice]:
     """All layouts of a batch on so many GPUs: those that fit, the fastest first, then the others, the smallest first.
 
-    Where one does not fit otherwise, as few layers as possible are computed again.
+    Where one does not fit otherwise, as few layers as possible are recomputed.
 
     Args:
         asked: whose batch, sequence length, precision and other switches are kept.
@@ -58,7 +58,7 @@ def ranked(model: PlannedModel, asked: Layout, gpu: Gpu, *, num_devices: int) ->
 
 
 def _made_to_fit(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
-    """A layout that keeps everything, or computes again what it must."""
+    """A layout that keeps all activations, or recomputes as few as possible."""
     kept = judge(model, layout, gpu)
     if kept.fit.fits:
         return kept
@@ -74,7 +74,7 @@ def _made_to_fit(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
 
 
 def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[Layout]:
-    """Every legal layout with the distributed optimizer and the batch as asked, nothing computed again.
+    """Every legal layout with the distributed optimizer and the given batch, without recomputation.
 
     Tensor parallelism goes beyond a node only up to what is asked.
     """

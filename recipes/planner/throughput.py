@@ -165,7 +165,7 @@ def _again(layout: Layout, num_layers: int, efficiency: Efficiency) -> _Again:
 
 
 def _share_of_layers(layout: Layout, num_layers: int) -> float:
-    """Of the layers of a stage, how many are computed again as a whole."""
+    """How many layers of a stage are recomputed as a whole."""
     asked = resolved(layout.recomputation, num_layers)
     if asked is None or asked.num_layers is None:
         return layout.recomputed
@@ -173,13 +173,13 @@ def _share_of_layers(layout: Layout, num_layers: int) -> float:
 
 
 def modules_again(layout: Layout, num_layers: int) -> tuple[str, ...]:
-    """Parts of every layer that are computed again; none where whole layers are."""
+    """Parts of every layer that are recomputed; none if whole layers are."""
     asked = resolved(layout.recomputation, num_layers)
     return asked.modules if asked is not None else ()
 
 
 def reduces_again(layout: Layout, num_layers: int) -> float:
-    """All-reduces of a stage and micro batch that computing again repeats: one behind attention and one behind the feed-forward part."""
+    """All-reduces of a stage and micro batch that recomputation repeats: one after attention and one after the feed-forward part."""
     return num_layers * (2 * _share_of_layers(layout, num_layers) + (FEED_FORWARD in modules_again(layout, num_layers)))
 
 

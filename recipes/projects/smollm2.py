@@ -21,7 +21,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _TIMEOUT_SECONDS = 600
 
 
-class NotAvailable(Exception):  # noqa: N818 (not an error: the demo goes on with a model of its own)
+class NotAvailable(Exception):  # noqa: N818 (not an error: the demo continues with a model of its own)
     """The model is not in the cache and could not be fetched; the message says why."""
 
 

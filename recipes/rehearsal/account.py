@@ -113,7 +113,7 @@ class Account:
     Attributes:
         now, peak: bytes that are allocated, and the most that ever were.
         peaks: the fullest moment of each phase.
-        traffic: of each phase: (group, kind, whether the caller goes on meanwhile) -> bytes.
+        traffic: of each phase: (group, kind, whether the caller continues meanwhile) -> bytes.
         operations: in floating point, of all products of matrices so far.
         waits: of each phase: place -> how often the host waited there.
         kernels: of attention, with calls.

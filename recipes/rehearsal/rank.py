@@ -1,4 +1,4 @@
-"""One rank of a run, from its first line to a resumed step, on a GPU that is not there.
+"""One rank of a run, from its first line to a resumed step, on a simulated GPU.
 
 Model, optimizer, data and callbacks are made by the functions that `recipes.train` calls.  What differs: tensors have no values
 (`nemo_patches.fake_devices`), checkpoints no numbers (`nemo_patches.fake_storage`), a few steps are taken, each of as many micro batches as
@@ -56,7 +56,7 @@ documents.document_starts = lambda position_ids: _starts(position_ids)
 SequentialMLP.forward = lambda experts, tokens, counts, shares, forward=SequentialMLP.forward: forward(
     experts, tokens, _Evenly(len(tokens), experts.num_local_experts), shares
 )
-# To attention that is computed again Megatron hands the type of its mask as a tensor, which here says 0, and that is none.
+# To recomputed attention Megatron hands the type of its mask as a tensor, which is 0 here: no mask.
 AttnMaskType._missing_ = classmethod(lambda cls, value: cls.causal)
 
 _DOCUMENTS = (400, 60, 30, 700, 120, 1500)  # tokens, in turn: where documents really end, no tensor without values says

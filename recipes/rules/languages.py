@@ -1,7 +1,7 @@
 """Many languages in one run: the table that names their data, the temperature at which they are drawn, and what a run has seen of each.
 
 A language of n tokens is drawn with the weight n ** a: a = 1 is in proportion to the text, a = 0 all alike; XLM-R (Conneau et al. 2020, section 3.1)
-and those who go on from it have 0.3.  Within a language data sets are drawn in proportion to their tokens.
+and those based on it use 0.3.  Within a language data sets are drawn in proportion to their tokens.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ParallelRecipe:
     num_nodes: int = 1  # machines
     devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
     tensor_parallel_size: int = 1  # processes among which every layer is cut
-    sequence_parallel: bool = False  # what these would all have whole, norms and dropout, is cut among them along the sequence
+    sequence_parallel: bool = False  # split norms and dropout along the sequence over the tensor-parallel ranks
     pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
     context_parallel_size: int = 1  # processes among which every sample is cut: each takes a piece from its front and one from its end
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
@@ -67,7 +67,7 @@ class ParallelRecipe:
 
 @dataclass(frozen=True)
 class RecomputationRecipe:
-    """What the backward pass computes again instead of keeping it from the forward pass."""
+    """Activation checkpointing: what the backward pass recomputes instead of keeping it from the forward pass."""
 
     granularity: str = "full"  # whole layers, or "selective": the parts of each layer that `modules` names
     method: str | None = (
@@ -198,7 +198,7 @@ class RunRecipe:
     hang_factor: float | None = 20.0  # a step that takes so many times the usual time ends the attempt with all stacks; None: none does
     hang_seconds: float = 300.0  # but every step may take so long
     hang_other_seconds: float = 3600.0  # and so long what has no usual time: the start, the first steps, a validation, a save, the end
-    skip_nonfinite_steps: int = 0  # steps of the whole run that may be passed over because a loss or gradient is not finite
+    skip_nonfinite_steps: int = 0  # steps of the whole run that may be skipped because of a non-finite loss or gradient
     wandb_project: str | None = None  # log to Weights & Biases too: offline, to be sent later
 
     def steps_between_saves(self, *, step_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""The directory of a run: its recipe, its metrics, its checkpoints, where to go on from, and whether a run may."""
+"""The directory of a run: its recipe, its metrics, its checkpoints, where to resume, and whether a run may."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def flat_settings(content: dict[str, object], prefix: str = "") -> dict[str, obj
 
 
 def check_resume(checkpoint: Path, recipe: Recipe, inputs: RunInputs) -> None:
-    """Refuse to go on where the inputs of a run are no longer those that it was started with.
+    """Refuse to resume if the inputs of a run are no longer those that it was started with.
 
     Args:
         checkpoint: the newest of the run, complete.

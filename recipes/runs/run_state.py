@@ -75,7 +75,7 @@ def read_recipe(run_dir: Path) -> Recipe | None:
 
 
 def set_damaged_aside(run_dir: Path, *, contents: bool) -> list[str]:
-    """Rename damaged checkpoints that are newer than the newest whole one, so that the training goes on from that.
+    """Rename damaged checkpoints that are newer than the newest whole one, so that training resumes from that.
 
     Args:
         contents: also read every byte of the newest, which the ranks of a training do themselves before they train on it, a part each.

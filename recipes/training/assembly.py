@@ -52,7 +52,7 @@ class RunCallbacks:
     watch: ProgressWatch
 
     def in_order(self) -> list[Callback]:
-        """A step is logged and measured before it is saved, so that a run that goes on from a checkpoint has both; stopping asks for saves."""
+        """A step is logged and measured before it is saved, so that a run resumed from a checkpoint has both; stopping asks for saves."""
         found = [
             self.seed,
             self.rate,

@@ -1,4 +1,4 @@
-"""Small callbacks of a run: the watchdog's steps, the first step's memory, the rate where a run goes on, and its random state."""
+"""Small callbacks of a run: the watchdog's steps, the first step's memory, the learning rate of a resumed run, and its random state."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         return None
 
     def writing_of(self, weights: Path, files: Sequence[ShardFile], *, first: Callable[[], None] = nothing) -> Writing:
-        """The work that writes files: of a copy, where the training goes on meanwhile.
+        """The work that writes files: of a copy, if training continues meanwhile.
 
         Args:
             first: what it does before.

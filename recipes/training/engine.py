@@ -421,7 +421,7 @@ def _balance_coefficient(recipe: Recipe, inputs: RunInputs, *, per_token: bool) 
 
 
 def _recomputation_settings(recipe: Recipe, inputs: RunInputs) -> dict[str, Any]:
-    """What Megatron's configuration says of what is computed again."""
+    """Megatron's settings of activation checkpointing."""
     chosen = resolved(recipe.recomputation, layers_per_stage(recipe, inputs.model))
     if chosen is None:
         return {}

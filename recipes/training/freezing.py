@@ -7,7 +7,7 @@ What is trained from a later step on has its place in buffers and optimizer from
 out once: its buckets wait for every gradient in them, and checkpoints would change shape.  While it is frozen, its
 gradient is set to zero after the reduction, so that the norm for clipping is that of the others, and it is taken away
 before Adam's step, which then passes the parameter over: no weight decay, no momentum.  Both are a function of the step
-alone, so a resumed run needs nothing else.  Adam's count of steps goes on, as Megatron has one for all parameters (so
+alone, so a resumed run needs nothing else.  Adam's step count continues, as Megatron has one for all parameters (so
 has Apex): the first updates after the release are those of an Adam whose bias correction has passed, and smaller.
 
 Token table and output layer may have a learning rate and a weight decay of their own.  Megatron knows such groups (its decoupled learning
@@ -77,7 +77,7 @@ class _Gate(NamedTuple):
 
 
 class FreezingOptimizer(MegatronOptimizerModule):
-    """Megatron's optimizer, which leaves every parameter as it is until its first step comes, and all in steps that are passed over."""
+    """Megatron's optimizer, which leaves every parameter as it is until its first step comes, and all in steps that are skipped."""
 
     def __init__(self, first_trained: Mapping[str, float], nonfinite: NonFiniteSteps, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -1,4 +1,4 @@
-"""What happens when a loss or a gradient is not finite: the step changes nothing, and the run goes on within a budget or ends.
+"""What happens when a loss or a gradient is not finite: the step changes nothing, and the run continues within a budget or ends.
 
 The message names the documents that the samples of the step are made from.
 """
@@ -26,7 +26,7 @@ from recipes.training.passes import Answers, OrderedSamples, PaddedDocuments
 
 
 class NonFiniteError(StoppedError):
-    """A loss or gradient is not finite, and no more steps may be passed over."""
+    """A loss or gradient is not finite, and no more steps may be skipped."""
 
 
 class NonFiniteSteps(Callback):
@@ -45,7 +45,7 @@ class NonFiniteSteps(Callback):
         self.passes_over = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count what the run has passed over before it was interrupted, and keep its data, of which the sentences speak."""
+        """Count the steps that the run skipped before it was interrupted, and keep its data, which the messages name."""
         self._data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
         self._passed_over = sum("passed_over" in record for record in self._file.records(last_step=trainer.global_step))
 

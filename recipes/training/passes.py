@@ -1,4 +1,4 @@
-"""The data sets of a run: answers, documents that do not see each other, and Megatron's in passes.
+"""The data sets of a run: question-answer pairs, intra-document masking, and Megatron's in epochs.
 
 Each sample of a pass comes as often as the recipe says, in the order of `recipes.numbers.blend`.
 """
@@ -101,7 +101,7 @@ class PassesDataModule(PreTrainingDataModule):
 
 
 class Answers(Dataset[Mapping[str, Tensor]]):
-    """Each pair a sample, or several that do not see each other, filled up with end-of-text tokens.
+    """Each pair a sample, or several with intra-document masking, padded with end-of-text tokens.
 
     Args:
         prefix: path of what `data_prep.question_answers` wrote, without suffix.

@@ -67,7 +67,7 @@ def test_another_tokenizer_is_refused(run: tuple[Path, Recipe, RunInputs]) -> No
     checkpoint, recipe, inputs = run
     other = replace(inputs, checkpoint=replace(inputs.checkpoint, facts={"tokenizer_digest": "xxh3:b"}))
     assert _refusal(checkpoint, recipe, other) == (
-        "the run cannot go on from CHECKPOINT: it was trained with tokenizer xxh3:a, but nemo has tokenizer xxh3:b."
+        "the run cannot resume from CHECKPOINT: it was trained with tokenizer xxh3:a, but nemo has tokenizer xxh3:b."
         " Choose another --output, or restore the original inputs"
     )
 

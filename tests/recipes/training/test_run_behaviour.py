@@ -311,6 +311,6 @@ def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None
     newest = newest_checkpoint(run_dir)
     assert newest is not None
     assert f"to upload the run to Weights & Biases: {sync_command(run_dir)}\n" in finished.stdout
-    assert finished.stdout.endswith(f"ended by SIGTERM: {newest[1]}; the same command goes on from there\n")
+    assert finished.stdout.endswith(f"ended by SIGTERM: {newest[1]}; the same command resumes from there\n")
     assert f"step {newest[0]}/5000" in finished.stderr
     assert "without TransformerEngine, apex, flash-attention" in finished.stderr
