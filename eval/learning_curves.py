@@ -181,7 +181,7 @@ def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...
 
 
 def _num_seeds(runs: Sequence[Sequence[Result]]) -> int:
-    """Of runs of one kind; those that do not say which training they are of are told apart by the seed of their transfer."""
+    """Of runs of one kind; those without a recorded training run are distinguished by the seed of their transfer."""
     return len({(training_of(run[-1].evaluated) or {}).get("id", run[-1].seed) for run in runs})
 
 

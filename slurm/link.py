@@ -167,7 +167,7 @@ class Link:
         )
 
     def _close_and_decide(self, submission: Submission) -> Decision:
-        """Say of earlier attempts that died without a word why, then decide."""
+        """Record why earlier attempts died that left no record, then decide."""
         state = read_chain_state(self._run_dir)
         for attempt in read_attempts(self._run_dir):
             if attempt.end is None:

@@ -1,4 +1,4 @@
-"""The page of a project, while it runs and afterwards: text, vocabulary, training, evaluation, cost, and how to go on.
+"""The page of a project, while it runs and afterwards: text, vocabulary, training, evaluation, cost, and next steps.
 
 Each section is made of the outputs that are there, by their manifests, whichever stages a pipeline has; what is not there yet is left out.
 """

@@ -20,7 +20,7 @@ from recipes.runs.run_metrics import RunCost
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
 _ROUNDING = 1e-6
-# What a transfer says of itself, by which a training is known to go on from it.
+# What a transfer says of itself, by which a training run is known to start from it.
 TRANSFER_FACTS = ("method", "head", "seed", "vocabulary", "matching", "num_rows_by_origin", "learning", "factorised_size")
 
 
@@ -291,7 +291,7 @@ def _name_apart(number: int, names: Sequence[str], groups: Sequence[Sequence[Eva
 
 
 def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
-    """The models of each training by step; what a transfer made, step 0, is the beginning of every training that goes on from it.
+    """The models of each training by step; what a transfer made, step 0, is the beginning of every training run that starts from it.
 
     Raises:
         ValueError: if two are of one step of a training.

@@ -1,4 +1,4 @@
-"""Answers of a model that outlive the process: an evaluation that was killed goes on with the item after the last one written."""
+"""Answers of a model that outlive the process: a killed evaluation resumes with the item after the last one written."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Settings:
         temperature: 0 takes the likeliest token.
         stop: ends a text and is no part of it; None for the end of text alone.
         num_beams: sampled or not, transformers' beam search with early stopping; vLLM's knows neither top-k, top-p nor penalties.
-        fixed_length: go on to `max_new_tokens` whatever comes: for speed alone.
+        fixed_length: generate `max_new_tokens` whatever comes: for measuring speed.
     """
 
     max_new_tokens: int

@@ -1,4 +1,4 @@
-"""Answers that outlive the process: what was killed goes on after the last one written."""
+"""Answers that outlive the process: a killed command resumes after the last one written."""
 
 from __future__ import annotations
 

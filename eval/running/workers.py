@@ -41,7 +41,7 @@ class Call:
         kind: of request, lm-eval's name.
         requests: prompts with what comes after them, as lm-eval's instances.
         seed: of what samples them; None where nothing is sampled.
-        pairs: token ids of the first requests, where they are known; what comes after those goes on from their contexts, greedily.
+        pairs: token ids of the first requests, where they are known; later requests continue from their contexts, greedily.
     """
 
     kind: str

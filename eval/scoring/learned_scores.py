@@ -142,7 +142,7 @@ class RememberedScores:
         """For every item the scores of its answers, and of a translation last the one of a copy, on the metric's own scale.
 
         Args:
-            journal: scores of an interrupted run, which goes on from there.
+            journal: scores of an interrupted run, which resumes from there.
 
         Raises:
             ValueError: if a score is not finite.

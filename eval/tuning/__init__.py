@@ -1,1 +1,1 @@
-"""How is an encoder fine-tuned and asked? Its head and loop, the pieces of its words, a state to go on from."""
+"""How is an encoder fine-tuned and asked? Its head and loop, the subwords of its words, a state to resume from."""

@@ -146,7 +146,7 @@ def fine_tune(
 
     Args:
         label: of the progress.
-        kept: state of this very training, which goes on from there, to the same weights; None begins and keeps nothing.
+        kept: saved state of this training, which resumes from it, to the same weights; None starts anew and keeps nothing.
 
     Returns:
         the headline on development rows after each epoch.

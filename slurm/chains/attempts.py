@@ -6,7 +6,7 @@ A link of a chain makes one attempt each time it starts; a job that Slurm puts b
     RUN/attempts/001/provenance.json  what ran (`slurm.jobs.provenance`)
     RUN/attempts/001/recipe.json      copy of the run's, made at the end
     RUN/attempts/001/log.txt          everything that the job and its tasks wrote
-    RUN/attempts/001/end.json         cause and step of the end; absent while it runs, and where it died without a word
+    RUN/attempts/001/end.json         cause and step of the end; absent while it runs, and if it died without a record
     RUN/attempts/latest               -> 001
 """
 

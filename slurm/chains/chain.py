@@ -1,6 +1,6 @@
-"""A training run as a chain of jobs, each of which goes on where the one before left off.
+"""A training run as a chain of jobs, each of which resumes where the one before stopped.
 
-All links are sent at once, each waiting for the end of all before it, whatever that was; nothing has to run on the login node.  Each asks
+All links are submitted at once, each waiting for all before it to end in any way; nothing has to run on the login node.  Each asks
 the files of the run whether there is anything left to do (`slurm.link`, `slurm.chains.decision`).
 """
 
@@ -61,7 +61,7 @@ def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: 
     """A training job as one link of a chain.
 
     Args:
-        job: the training alone; its command must go on from the newest checkpoint and leave with 0 on SIGUSR1, as `recipes.train` does.
+        job: the training alone; its command must resume from the newest checkpoint and exit with 0 on SIGUSR1, as `recipes.train` does.
         tag: of the submission.
         after: dependencies of this link, beside those of the job.
     """
@@ -79,7 +79,7 @@ def submit_chain(
 
     Args:
         tag: of the jobs; by default one of the submission's own.
-        total_steps: of the recipe: a run that has finished goes on if there are more now.
+        total_steps: of the recipe: a run that has finished is extended if there are more now.
 
     Returns:
         The ids of the jobs, in their order; empty where the run is finished.

@@ -1,4 +1,4 @@
-"""Whether a run goes on: from its attempts and its checkpoints to continue, stop with a reason, or finished."""
+"""Whether a run continues: from its attempts and checkpoints to continue, stop with a reason, or finished."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decide(
     limits: Limits = Limits(),
     submission: int | None = None,
 ) -> Decision:
-    """Whether a run goes on.
+    """Whether a run continues.
 
     Args:
         attempts: all of the run, each with its end, in their order.

@@ -110,7 +110,7 @@ def inputs(trial: Trial) -> dict[str, Any]:
 
 
 def training(trial: Trial) -> dict[str, Any]:
-    """Losses of a run that is killed and goes on, in bf16 on GPUs with its ranks in tensor and data parallel, beside those of one processor."""
+    """Losses of a run that is killed and resumed, in bf16 on GPUs with tensor and data parallelism, beside those of one process."""
     run_dir = trial.directory / "run"
     process = _start(trial, run_dir, f"schedule.max_steps={STEPS}", f"run.checkpoint_every_steps={SAVED_EVERY}")
     _wait_for(
@@ -234,7 +234,7 @@ def case_name(head: int, window: int | None) -> str:
 
 
 def formula(query: Any, key: Any, value: Any, bounds: Sequence[int], *, window: int | None) -> Any:
-    """Causal attention of documents that do not see each other, in float32.
+    """Causal attention with intra-document masking, in float32.
 
     Args:
         query: (tokens, heads, head_dim); key, value: (tokens, groups, head_dim)

@@ -42,7 +42,7 @@ def hub_dir(cache_dir: Path, repository: Repository) -> Path:
 
 
 def fetch_repository(repository: Repository, cache_dir: Path) -> Path:
-    """Bring a repository; what is here already is not fetched again, and an interrupted file goes on.
+    """Bring a repository; what is present is not downloaded again, and an interrupted file resumes.
 
     Returns:
         The directory of its files, which commands take as a path.

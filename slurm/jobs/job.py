@@ -37,7 +37,7 @@ class Job:
         array: indices as Slurm writes them, "0-11%4": twelve jobs, four at a time; the command reads SLURM_ARRAY_TASK_ID.
         signal_seconds_before_end: when every task gets SIGUSR1 before the time limit (up to a minute earlier, as Slurm does it).
         requeue: let Slurm start the job again under the same id after a node failed.
-        outlives_nodes: the job goes on without a node that fails, and starts again where the first does.
+        outlives_nodes: the job continues without a node that fails, and starts again if the first one fails.
         exclude: nodes not to use.
         comment: by which the job is found in the queue.
         environment: variables of the job beyond those of the cluster.

@@ -68,7 +68,7 @@ class Tag:
     """The comment that jobs are sent with, by which they are found in the queue though nobody noted their ids.
 
     Attributes:
-        comment: of the jobs; those whose comment goes on behind it with a slash have the tag too.
+        comment: of the jobs; those whose comment continues after it with a slash have the tag too.
         array_index: of members of arrays, those with this index alone.
     """
 
@@ -178,7 +178,7 @@ def seconds_left(job_id: str) -> float | None:
 
 
 def cancel_jobs(job_ids: Sequence[str]) -> None:
-    """Cancel jobs; those that have ended are passed over.
+    """Cancel jobs; those that have ended are skipped.
 
     Raises:
         ValueError: if Slurm does not answer.
@@ -280,7 +280,7 @@ def patient(seconds: float) -> Iterator[None]:
 def matching_lines(pattern: re.Pattern[str], output: str) -> list[tuple[str, ...]]:
     """The groups of those lines that a command printed which are of a form.
 
-    Others are passed over: `CLUSTER: name`, which some releases print though told --noheader, what a site's scripts say, and the rest of
+    Others are skipped: `CLUSTER: name`, which some releases print though told --noheader, what a site's scripts say, and the rest of
     somebody's comment that has line breaks.
     """
     matches = map(pattern.fullmatch, map(str.strip, output.splitlines()))

@@ -35,7 +35,7 @@ class Submission:
     """All that the plan speaks of.
 
     Attributes:
-        checked: what the Slurm at hand was asked, from `slurm.sites.site.check_site`.
+        checked: what the local Slurm was asked, from `slurm.sites.site.check_site`.
     """
 
     recipe: Recipe

@@ -21,7 +21,7 @@ def training_job(
     time_limit_seconds: int,
     name: str | None = None,
 ) -> Job:
-    """The job that trains a recipe in `run_dir`, or goes on with it.
+    """The job that trains a recipe in `run_dir`, or resumes it.
 
     Args:
         recipe_argument: as `recipes.train --recipe` takes it: a bundled name or a file.

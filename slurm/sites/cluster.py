@@ -64,7 +64,7 @@ class Cluster:
     name: str
     gpu: Partition
     cpu: Partition | None = None  # for stages without a GPU; they run in the GPU partition where there is none
-    account: str | None = None  # that pays; needed where account_required
+    account: str | None = None  # Slurm account to charge; needed if account_required
     account_required: bool = True
     allocation_gpu_hours: float | None = None  # what the account may use, for the plan
     gpu_option: str = "gpus-per-node"  # how a job asks for GPUs: that or gres

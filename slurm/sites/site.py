@@ -1,4 +1,4 @@
-"""What the Slurm at hand says of itself: partitions, limits, accounts; asked before a job is sent, so that a refusal names what there is."""
+"""Partitions, limits and accounts of the local Slurm, queried before a job is submitted, so that a refusal names what exists."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ def array_problems(job: Job) -> list[str]:
 
 
 def check_site(jobs: Sequence[Job], cluster: Cluster, *, must_answer: bool) -> str:
-    """Refuse what the Slurm at hand would refuse or leave waiting for ever.
+    """Refuse what the local Slurm would refuse or keep waiting forever.
 
     Args:
-        must_answer: False to go on where there is no Slurm that answers, as when planning on a laptop.
+        must_answer: False to continue if no Slurm answers, as when planning on a laptop.
 
     Returns:
         What was checked, in words.
