@@ -95,14 +95,14 @@ def _parser() -> argparse.ArgumentParser:
 def _require_inputs(arguments: argparse.Namespace) -> None:
     """Raise a ValueError unless there are documents, an output folder, at least one round over some text, and all files that are named."""
     if not arguments.text or not arguments.output:
-        raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
+        raise ValueError("--text and --output are missing; give documents and a folder, or results to show with --tables")
     if arguments.rounds < 1 or arguments.megabytes <= 0:
         raise ValueError(f"--rounds {arguments.rounds} and --megabytes {arguments.megabytes}: expected at least one round and some text")
     for option in _FILES:
         given = getattr(arguments, option) or []
         for path in given if isinstance(given, list) else [given]:
             if not path.exists():
-                raise ValueError(f"--{option.replace('_', '-')} {path} does not exist; look at its spelling")
+                raise ValueError(f"--{option.replace('_', '-')} {path} does not exist; check its spelling")
     if arguments.peers and not shutil.which(arguments.peers):
         raise ValueError(f"--peers {arguments.peers} is no program; name the interpreter of an environment that has them, or leave it out")
 

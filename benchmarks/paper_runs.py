@@ -73,7 +73,7 @@ def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[st
     from benchmarks.paper_inputs import write_inputs
 
     if keep is not None and keep.exists():
-        raise ValueError(f"{keep} is there already; give --keep a new folder")
+        raise ValueError(f"{keep} exists; give --keep a new folder")
     forms = read_yaml(_FORMS)
     patterns = forms.pop("patterns")
     with contextlib.ExitStack() as stack:

@@ -19,9 +19,9 @@ from common import command
 PAPERS = {"gams": "GaMS", "sava": "SAVA", "low": "low-resource", "ofa": "OFA"}
 DRAWING = "a drawing"
 STATES = {
-    WORKS: "its commands ran, and what came has the paper's form",
-    LACKING: "the same but for what is named, which is not to be had here; without weights nothing was run",
-    FAILS: "a command ended with an error, or what came has another form",
+    WORKS: "its commands ran, and their output has the paper's form",
+    LACKING: "the same but for what is named, which is not available here; without weights nothing was run",
+    FAILS: "a command failed, or its output has another form",
     DRAWING: "illustrates the method; there is nothing to measure",
 }
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "results" / "papers.md"

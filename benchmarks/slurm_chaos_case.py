@@ -71,7 +71,7 @@ class Case:
     """A run to which things happen.
 
     Attributes:
-        undo: what puts the site right again, done when the run cannot go on without.
+        undo: what repairs the site, done when the run cannot resume otherwise.
         lies: what did not hold.
     """
 

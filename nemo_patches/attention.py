@@ -2,8 +2,8 @@
 
 Megatron-core's own DotProductAttention, used where TransformerEngine is absent, materialises all scores and takes a
 buffer on the GPU.  Here no tensor has a number for each query, key and head: what no kernel of torch knows, windows and capped
-scores, is computed for a block of queries at a time, over the keys that these see.  Documents that do not see each other are computed apart, the short
-ones in blocks of several.  Where samples are cut among ranks, both come down to the first and the last key that a query sees.
+scores, is computed for a block of queries at a time, over the keys that these see.  With intra-document masking, documents are computed separately, the short
+ones in blocks of several.  With context parallelism too, both come down to the first and the last key that a query sees.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class ScaledDotProductAttention(nn.Module):
             key, value: (sequence, batch, query_groups, head_dim)
             attention_mask: (batch, 1, 1, sequence), True at padding, which no other token sees; None where there is none.
                 The mask is causal in any case.
-            packed_seq_params: documents that do not see each other; with one sample, the dimension of the batch is then left out of queries,
+            packed_seq_params: bounds of documents, for intra-document masking; with one sample, the dimension of the batch is then left out of queries,
                 keys and values.
 
-        Where samples are cut among ranks, the sequence is what this rank has of it, see `nemo_patches.context_parallel`.
+        With context parallelism, the sequence is this rank's part of it, see `nemo_patches.context_parallel`.
 
         Returns:
             (sequence, batch, heads * head_dim)
@@ -95,9 +95,9 @@ class ScaledDotProductAttention(nn.Module):
         if attention_bias is not None or not (packed_seq_params is None or isinstance(packed_seq_params, Documents)):
             raise ValueError("attention bias and packed sequences need TransformerEngine")
         if attention_mask is not None and packed_seq_params is not None:
-            raise ValueError("documents that do not see each other were given together with a mask of padding; expected one of them")
+            raise ValueError("intra-document masking was given together with a padding mask; expected one of them")
         if attention_mask is not None and self.is_over_ranks:
-            raise ValueError("a mask of padding was given, but samples are cut among ranks, where none is covered; expected none")
+            raise ValueError("a padding mask was given, but context parallelism does not support one; expected none")
         if self.is_over_ranks:
             return self._attend_over_ranks(query, key, value, packed_seq_params)
         if packed_seq_params is not None:
@@ -293,7 +293,7 @@ def window_bias(shape: BlockShape, tokens_before: int, dtype: torch.dtype, devic
 class CappedAttention(ScaledDotProductAttention):
     """Attention whose scores approach a largest value as by tanh (Gemma 2, section 2.2): cap * tanh(score / cap).
 
-    No kernel of torch caps scores, so those of a block of queries are materialised, and computed again for the backward pass.
+    No kernel of torch caps scores, so those of a block of queries are materialised, and recomputed in the backward pass.
     """
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -346,13 +346,13 @@ class SinkAttention(ScaledDotProductAttention):
     in which all queries are 1 and all other keys 0.  So no mask has a number for each head.
 
     Raises:
-        ValueError: at construction, where samples are cut among ranks.
+        ValueError: at construction, with context parallelism.
     """
 
     def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         if config.context_parallel_size > 1:  # the backward pass of which gives gradients to queries, keys and values alone
             raise ValueError(
-                f"context_parallel_size is {config.context_parallel_size}, but sinks get no gradient where samples are cut among ranks; expected 1"
+                f"context_parallel_size is {config.context_parallel_size}, but sinks get no gradient with context parallelism; expected 1"
             )
         super().__init__(config, *args, **kwargs)
         num_heads = config.num_attention_heads // config.tensor_model_parallel_size
@@ -396,7 +396,7 @@ class SinkAttention(ScaledDotProductAttention):
 class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
     """TransformerEngine's attention with variable lengths.
 
-    Told by a mask where documents end, its kernels pass over it without a word; given lengths, they compute each document for itself, or
+    Given a mask of documents, its kernels silently ignore it; given lengths, they compute each document separately, or
     refuse.
 
     Its own context parallelism wants documents whose lengths twice the number of ranks divides, and deals out each of them.  Here samples are
@@ -423,7 +423,9 @@ class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
     ) -> Tensor:
         """See `ScaledDotProductAttention.forward`."""
         if not isinstance(packed_seq_params, Documents):
-            raise ValueError("this attention is of documents that do not see each other, and was not told where they begin")
+            raise ValueError(
+                "this attention masks between documents, but the bounds of documents were not given; expected packed_seq_params"
+            )
         documents = packed_seq_params
         if self.is_over_ranks:
             query, key, value = (x.unsqueeze(1) if x.dim() == 3 else x for x in (query, key, value))

@@ -1,4 +1,4 @@
-"""Samples that are cut among the ranks of context parallelism, and attention over all pieces of them.
+"""Context parallelism: samples split over ranks, and attention over all their chunks.
 
 A sample is cut into twice as many pieces as there are ranks; rank r has piece r from the front and piece r from the end, as
 `megatron.core.utils.get_batch_on_this_cp_rank` deals them out.  Under a causal mask the last tokens see the most, so every rank then has as
@@ -92,7 +92,7 @@ def attend_over_pieces(
     Args:
         query: (tokens, samples, heads, head_dim), the tokens of this rank.
         key, value: (tokens, samples, query_groups, head_dim)
-        parts: which have every query once; the same are computed again, one at a time, for the backward pass.
+        parts: which have every query once; the same are recomputed, one at a time, in the backward pass.
         draws: whether they draw random numbers, which are then drawn again.
 
     Returns:

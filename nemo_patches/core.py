@@ -100,7 +100,7 @@ def misfit(patch: Patch) -> str | None:
         owner, name = patch.owner()
         original = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
     except (ImportError, AttributeError) as error:
-        return f"{patch.target} is not there: {error}"
+        return f"{patch.target} does not exist: {error}"
     if not patch.digests:
         return None
     expected = patch.digests.get(version)
@@ -134,7 +134,7 @@ def apply(patches: Iterable[Patch]) -> list[str]:
             setattr(owner, name, patch.wrap(original))
             _originals[patch.target] = original
     return [
-        f"{problem}; left out, which costs time or memory alone"
+        f"{problem}; skipped, which costs only time or memory"
         for patch in patches
         if patch.comfort and (problem := misfits.get(patch.target))
     ]

@@ -1,8 +1,8 @@
-"""Documents of a micro batch that do not see each other: where they begin, on the way from the data to every layer.
+"""Intra-document attention masking: where the documents of a micro batch begin, on the way from the data to every layer.
 
 A document begins where the positions of a sample are 0: at the sample's start, whatever it was cut from, and behind each end-of-text
 token.  The bounds are read on the host, where the loader has left the positions, so that no layer asks a GPU for them.  They travel in
-the place of Megatron's own parameters of packed sequences, which it hands to every layer, also to one that is computed again.
+the place of Megatron's own parameters of packed sequences, which it hands to every layer, also to a recomputed one.
 
 All samples of a micro batch count as one row of tokens here, one behind the other.  Where context parallelism cuts them, the bounds stay
 those of the whole samples, and the positions are those of this rank's tokens.
@@ -154,7 +154,7 @@ class _RestartedPositions:
     def note(self, model: nn.Module, inputs: Any, options: Mapping[str, Any]) -> None:
         """Before the model."""
         documents = options.get("packed_seq_params")
-        assert isinstance(documents, Documents), "this model masks documents, and has to be told where they begin"
+        assert isinstance(documents, Documents), "this model uses intra-document masking, but the bounds of documents were not given"
         self._documents = documents
 
     def restart(self, rotary: nn.Module, inputs: Any, angles: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ def encoder_config(model: Mapping[str, Any], **arguments: Any) -> EncoderConfig:
 class BidirectionalAttention(ScaledDotProductAttention):
     """The `core_attention` of a layer whose tokens all see each other: softmax(q k^T / sqrt(d)) v.
 
-    Padding is a mask of keys alone, which no kernel needs for each pair of tokens; documents that do not see each other are computed apart.
+    Padding is a mask of keys alone, which no kernel needs for each pair of tokens; with intra-document masking, documents are computed separately.
     """
 
     mask_types = (AttnMaskType.no_mask, AttnMaskType.padding)

@@ -6,8 +6,8 @@
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
 - Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
 - OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
-- gpt-oss's sinks; biases of experts, which Megatron-core has where no expert is cut among ranks.
-- Documents of a sample that do not see each other, without a mask of all pairs of tokens.
+- gpt-oss's sinks; biases of experts, which Megatron-core has without tensor parallelism of experts.
+- Intra-document attention masking, without a mask of all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class EngineConfig(GPTConfig):
         lora: adapters on the linear layers of every block.
         predicts_two_tokens: a second head for the token after the next, in training.
         factorised_size: dimensions of a token's coordinates, where the table is trained as OFA's factors.
-        document_mask: documents of a sample do not see each other, and each has positions from 0; see `nemo_patches.documents`.
+        document_mask: intra-document attention masking, with positions from 0 in each document; see `nemo_patches.documents`.
     """
 
     real_vocab_size: int = 0
@@ -308,13 +308,13 @@ def _scale(module: nn.Module, inputs: Any, output: Tensor, *, factor: float) -> 
 
 
 def _ask_for_gradient(module: nn.Module, inputs: Any, output: Tensor) -> None:
-    """What Megatron computes again gets gradients for its parameters only where its input asks for one: a frozen table would take them."""
+    """Recomputed layers of Megatron get gradients for their parameters only if their input requires one: a frozen table would prevent them."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()
 
 
 def _return_copied_bias(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    """Of a feed-forward part that is computed again: autograd would take the parameter itself for a result, and compute it without end."""
+    """Of a recomputed feed-forward part: autograd would take the parameter itself for a result, and recompute it endlessly."""
     hidden, bias = output
     return hidden, None if bias is None else bias.clone()
 

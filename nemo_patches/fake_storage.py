@@ -1,6 +1,6 @@
 """Checkpoints that keep everything but the numbers: what a rehearsed rank saves is planned, copied to the host and described, not written.
 
-One rank is played, so what others would say of a checkpoint is missing: its description is completed from what this rank knows, the whole
+Only one rank is simulated, so the other ranks' part of a checkpoint's description is missing: it is completed from what this rank knows, the whole
 shape of each tensor of which it has a part, and the checks across ranks are left out.
 """
 

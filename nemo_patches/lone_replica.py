@@ -1,6 +1,6 @@
 """Gradients and parameters of which there is one copy: Megatron-core reduces and gathers them onto themselves all the same.
 
-gloo takes 8 times as long for that as Adam for its step.  The optimizer stays the distributed one, so that a checkpoint goes on at any layout.
+gloo takes 8 times as long for that as Adam for its step.  The optimizer stays the distributed one, so that a checkpoint can resume with any layout.
 """
 
 from __future__ import annotations

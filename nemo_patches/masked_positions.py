@@ -1,4 +1,4 @@
-"""The head of an encoder for the tokens alone that it has to predict: of all others, logits and losses would be computed and thrown away.
+"""The head of an encoder for the tokens alone that it has to predict: of all others, logits and losses would be computed and discarded.
 
 With 15 % of the tokens hidden and 401,152 in the vocabulary, logits of all would be most of a step's memory and operations.
 """

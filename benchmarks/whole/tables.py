@@ -64,9 +64,7 @@ def state(results: Results) -> str:
     """Commit, machine, and how busy it was."""
     load = results.load or (0.0,)
     busy = (
-        "others were at work, so read processor seconds"
-        if statistics.median(load) > results.cores
-        else "nothing else wanted a core for long"
+        "others used the machine, so compare CPU seconds" if statistics.median(load) > results.cores else "the machine was otherwise idle"
     )
     rounds = max((len(figure.seconds) for figure in results.figures), default=0)
     return (

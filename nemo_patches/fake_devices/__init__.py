@@ -1,6 +1,6 @@
 """Simulated GPUs, presented to NeMo: tensors with shape, dtype, device and storage but no values, in a world of any size.
 
-Every branch that `torch.cuda.is_available()` opens is taken, with the CPU build of torch, by one process that plays one rank:
+Every branch that `torch.cuda.is_available()` opens is taken, with the CPU build of torch, by one process that simulates one rank:
 
 - `FakeGpu`, a FakeTensorMode, gives the tensors and tells an `Observer` what is allocated, what a rank sends, and where the host waits;
 - `GpuCalls`, a torch function mode, rewrites what torch's C++ would ask a real device for, and answers as the kernels of a GPU would;

@@ -100,7 +100,7 @@ def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def _backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False, **options: Any) -> None:
-    """As torch's, of layers that are computed again: what their backward passes call has to come by here too, which it would not from within."""
+    """As torch's checkpoint, for recomputed layers: calls of their backward passes have to come through here too, which they would not from within."""
     assert options.get("inputs") is None and options.get("grad_variables") is None, (
         "nobody here asks for the gradients of some tensors alone"
     )

@@ -100,7 +100,7 @@ COLLECTIVES = {
 
 
 def fake_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For `init_process_group`: the world of the rank that is played."""
+    """For `init_process_group`: the world of the simulated rank."""
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -26,7 +26,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Fused(torch.autograd.Function):
-    """A compiled function: it keeps masks and the inputs that its gradient needs; what lies between is computed again in registers."""
+    """A compiled function: it keeps masks and the inputs that its gradient needs; what lies between is recomputed in registers."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *inputs: Any) -> Any:
@@ -40,7 +40,7 @@ class _Fused(torch.autograd.Function):
         needed = {tensor.untyped_storage()._cdata for tensor in saved}
         of_inputs = {inputs[place].untyped_storage()._cdata for place in places}
         between = [tensor for tensor in saved if tensor.untyped_storage()._cdata not in of_inputs]
-        if any(tensor.dtype is not torch.bool for tensor in between):  # what is computed again needs all that it comes from
+        if any(tensor.dtype is not torch.bool for tensor in between):  # recomputation needs all inputs
             needed = of_inputs
         masks = _noted(tuple(tensor for tensor in between if tensor.dtype is torch.bool))
         kept = [inputs[place].untyped_storage()._cdata in needed for place in places]

@@ -18,7 +18,7 @@ explicit_meta = [False]  # whether "meta" is asked for by name, and is not what 
 
 
 class FakeGpu(FakeTensorMode):
-    """Makes tensors without values on a GPU that is not there, and tells an observer of them."""
+    """Makes tensors without values on a simulated GPU, and reports them to an observer."""
 
     def __init__(self, observer: Observer, device: torch.device) -> None:
         super().__init__(allow_non_fake_inputs=True)

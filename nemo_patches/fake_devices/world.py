@@ -1,4 +1,4 @@
-"""Which rank of which world is played, who is told of it, and which tensors are on its GPU."""
+"""Which rank of which world is simulated, who observes it, and which tensors are on its GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FakeGpuKind:
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of a run, of which this process plays one."""
+    """The ranks of a run, of which this process simulates one."""
 
     rank: int
     size: int
@@ -67,7 +67,7 @@ class Observer(Protocol):
 
 @dataclass
 class Played:
-    """What the patches read: the rank that is played now."""
+    """What the patches read: the rank that is being simulated."""
 
     world: World
     observer: Observer

@@ -75,7 +75,7 @@ def installed() -> tuple[str, ...]:
 
 def _require_early(package: str) -> None:
     if imported := {package, "megatron.core"} & set(sys.modules):
-        raise RuntimeError(f"a stand-in comes too late: {' and '.join(sorted(imported))} has been imported; install it first")
+        raise RuntimeError(f"a stand-in is installed too late: {' and '.join(sorted(imported))} has been imported; install it first")
 
 
 def stands_in() -> bool:

@@ -71,9 +71,7 @@ def test_no_tensor_has_a_number_for_each_query_and_key(one_rank: dict[str, Any])
 
 def test_sinks_where_samples_are_cut_among_ranks_are_refused(one_rank: dict[str, Any]) -> None:
     """Their gradient would be lost without a word."""
-    assert one_rank["sinks_over_ranks"] == (
-        "context_parallel_size is 2, but sinks get no gradient where samples are cut among ranks; expected 1"
-    )
+    assert one_rank["sinks_over_ranks"] == ("context_parallel_size is 2, but sinks get no gradient with context parallelism; expected 1")
 
 
 def test_padding_of_an_encoder_is_a_mask_of_keys_alone(one_rank: dict[str, Any]) -> None:

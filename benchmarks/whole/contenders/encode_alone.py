@@ -1,4 +1,4 @@
-"""The tokenizer's library alone, in one thread: documents in batches, ids thrown away."""
+"""The tokenizer's library alone, in one thread: documents in batches, ids discarded."""
 
 import itertools
 import json
