@@ -181,12 +181,12 @@ def table(paper: str, outcomes: Mapping[str, Outcome]) -> str:
         if key == paper:
             commands = "<br>".join(f"`python -m {words}`" for words in item.commands) or "–"
             kind = "Table" if place[0] == "T" else "Figure"
-            rows.append([f"{kind} {place[1:]}", item.shows, *_told(item, outcomes), commands])
+            rows.append([f"{kind} {place[1:]}", item.shows, *_state(item, outcomes), commands])
     # Cells as wide as a screen are not filled up with spaces.
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (["", "shows", "state", "seconds", "commands"], ["---"] * 5, *rows))
 
 
-def _told(item: Item, outcomes: Mapping[str, Outcome]) -> tuple[str, str]:
+def _state(item: Item, outcomes: Mapping[str, Outcome]) -> tuple[str, str]:
     if not item.commands:
         return DRAWING, "–"
     outcome = outcomes.get(item.name)

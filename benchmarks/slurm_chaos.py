@@ -38,7 +38,7 @@ from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 THEIR_NODE = f"gn{NODES:02d}"  # that jobs of others run on
 
 
-def play(slurm: RunningSlurm, base: Path, faults: Sequence[Fault], seed: int) -> Case:
+def run_case(slurm: RunningSlurm, base: Path, faults: Sequence[Fault], seed: int) -> Case:
     """One case; whatever it did is undone."""
     with light_chain(slurm, base / "run") as chain:
         case = Case(chain, random.Random(seed), base, faults)
@@ -124,7 +124,7 @@ def main() -> int:
             for number, faults in cases:
                 base, begun = Path(folder) / "disk" / f"{number:03d}", time.monotonic()
                 base.mkdir()
-                case = play(slurm, base, faults, seed=1000 * arguments.seed + number)
+                case = run_case(slurm, base, faults, seed=1000 * arguments.seed + number)
                 wrong, looks = wrong + bool(case.lies), looks + case.looks
                 ends = ", ".join(cause or "-" for cause in case.chain.causes()) if case.run_dir.is_dir() else "-"
                 row = [str(number), " + ".join(fault.name for fault in faults), ends, str(case.again), f"{time.monotonic() - begun:.0f}"]

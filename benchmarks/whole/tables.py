@@ -35,7 +35,7 @@ def _row(figure: Figure, first: Figure) -> tuple[str, ...]:
     return (
         f"{figure.case} ({figure.amount:,.3g} {figure.unit})" if figure is first else "",
         figure.name,
-        *(_told(ratio) for ratio in _ratios(figure, first)),
+        *(_ratio_text(ratio) for ratio in _ratios(figure, first)),
         *_spread(figure.cpu_seconds),
         *_spread(figure.seconds),
         f"{figure.peak_bytes / 2**20:,.0f}",
@@ -56,7 +56,7 @@ def _ratios(figure: Figure, first: Figure) -> tuple[float | None, float | None]:
     return cpu, figure.median_seconds / first.median_seconds
 
 
-def _told(ratio: float | None) -> str:
+def _ratio_text(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
@@ -104,7 +104,9 @@ def glance_rows(results: Results) -> Iterator[tuple[str, ...]]:
         if first.role != "ours":
             continue
         told = [
-            ", ".join(f"{other.name} {ratio}" for other in others if other.role in roles and (ratio := _told(_ratios(other, first)[which])))
+            ", ".join(
+                f"{other.name} {ratio}" for other in others if other.role in roles and (ratio := _ratio_text(_ratios(other, first)[which]))
+            )
             for roles in (("peer", "ours"), ("limit",))
             for which in (0, 1)
         ]

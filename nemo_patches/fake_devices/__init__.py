@@ -13,7 +13,7 @@ GPU nor a compiler is needed, and the backward pass runs in the thread that aske
 Use, before anything of NeMo is imported:
 
     present_fake_gpus()
-    with played_rank(World(rank=0, size=64, devices_per_node=4, gpu=FakeGpuKind("NVIDIA A100-SXM4-40GB", 40 << 30, (8, 0))), observer):
+    with simulated_rank(World(rank=0, size=64, devices_per_node=4, gpu=FakeGpuKind("NVIDIA A100-SXM4-40GB", 40 << 30, (8, 0))), observer):
         ...  # build, train, save: all tensors are fake
 
 Values mean nothing: `item()` of a floating-point tensor is 1, of any other 0 or False.
@@ -36,9 +36,9 @@ from nemo_patches.fake_devices import collectives, cuda
 from nemo_patches.fake_devices.calls import GpuCalls
 from nemo_patches.fake_devices.fusion import compile_by_fusion
 from nemo_patches.fake_devices.tensors import FakeGpu
-from nemo_patches.fake_devices.world import FakeGpuKind, Observer, Played, World, played
+from nemo_patches.fake_devices.world import FakeGpuKind, Observer, Simulated, World, simulated
 
-__all__ = ["PATCHES", "FakeGpuKind", "Observer", "World", "played_rank", "present_fake_gpus"]
+__all__ = ["PATCHES", "FakeGpuKind", "Observer", "World", "present_fake_gpus", "simulated_rank"]
 
 _PORT = "29999"  # nothing listens there
 
@@ -51,7 +51,7 @@ def present_fake_gpus() -> None:
 
 
 @contextlib.contextmanager
-def played_rank(world: World, observer: Observer) -> Iterator[None]:
+def simulated_rank(world: World, observer: Observer) -> Iterator[None]:
     """Be a rank of a fake world; every tensor that is made within is fake.
 
     The environment says what a launcher would say, and is put back at the end; process groups are forgotten.
@@ -72,12 +72,12 @@ def played_rank(world: World, observer: Observer) -> Iterator[None]:
     }
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update({name: str(value) for name, value in environment.items()})
-    played.append(Played(world, observer))
+    simulated.append(Simulated(world, observer))
     try:
         with GpuCalls(), FakeGpu(observer, world.device):
             yield
     finally:
-        played.pop()
+        simulated.pop()
         collectives.forget_all()
         if distributed.is_initialized():
             from megatron.core import num_microbatches_calculator, parallel_state

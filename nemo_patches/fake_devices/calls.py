@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from nemo_patches.cpu_device import is_cuda
 from nemo_patches.fake_devices import fusion, kernels
 from nemo_patches.fake_devices.tensors import explicit_meta
-from nemo_patches.fake_devices.world import on_gpu, played
+from nemo_patches.fake_devices.world import on_gpu, simulated
 
 
 class GpuCalls(TorchFunctionMode):
@@ -28,7 +28,7 @@ class GpuCalls(TorchFunctionMode):
             return answer(*args, **kwargs)
         if (device := kwargs.get("device")) is not None:
             if _means_gpu(device):
-                kwargs = {**kwargs, "device": played[-1].world.device}
+                kwargs = {**kwargs, "device": simulated[-1].world.device}
             elif str(device) == "meta":
                 return _with_explicit_meta(func, args, kwargs)
         if kwargs.get("pin_memory"):
@@ -49,14 +49,14 @@ def _with_explicit_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
 
 def _cuda(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return tensor if on_gpu(tensor) else torch._C.TensorBase.to(tensor, played[-1].world.device)
+    return tensor if on_gpu(tensor) else torch._C.TensorBase.to(tensor, simulated[-1].world.device)
 
 
 def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """As torch's, which compares the device with the one that C++ knows, and would copy what is already there."""
     device = kwargs.get("device", args[0] if args else None)
     if _means_gpu(device):
-        here = None if on_gpu(tensor) else played[-1].world.device
+        here = None if on_gpu(tensor) else simulated[-1].world.device
         if "device" in kwargs:
             kwargs = {**kwargs, "device": here}
         else:
@@ -71,7 +71,7 @@ def _type(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
     if _means_gpu(kwargs.get("device")):
-        kwargs = {**kwargs, "device": played[-1].world.device}
+        kwargs = {**kwargs, "device": simulated[-1].world.device}
     kwargs.pop("pin_memory", None)
     return _TENSOR(_plain(data), *args, **kwargs)
 

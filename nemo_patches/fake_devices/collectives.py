@@ -10,7 +10,7 @@ import torch.distributed as distributed
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroup, Work
 
-from nemo_patches.fake_devices.world import Observer, played
+from nemo_patches.fake_devices.world import Observer, simulated
 
 
 class Started(Work):
@@ -105,7 +105,7 @@ def fake_group(original: Callable[..., Any]) -> Callable[..., Any]:
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        world = played[-1].world
+        world = simulated[-1].world
         original("fake", rank=world.rank, world_size=world.size, store=FakeStore())
 
     return init_process_group
@@ -141,10 +141,10 @@ def batch_of(original: Callable[..., Any]) -> Callable[..., Any]:
 def gathered(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """Other ranks have the same to say; of what each has of its own, a mapping by name, they have nothing."""
     ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-    object_list[:] = [obj if rank == distributed.get_rank() else _said_by(rank, obj) for rank in ranks]
+    object_list[:] = [obj if rank == distributed.get_rank() else _object_of_rank(rank, obj) for rank in ranks]
 
 
-def _said_by(rank: int, mine: Any) -> Any:
+def _object_of_rank(rank: int, mine: Any) -> Any:
     if isinstance(mine, dict):
         return {}
     if isinstance(mine, list) and mine and hasattr(mine[0], "replica_id"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from nemo_patches.cpu_device import NoEvent, NoStream, being, returning
-from nemo_patches.fake_devices.world import played
+from nemo_patches.fake_devices.world import simulated
 
 STATE = torch.zeros(16, dtype=torch.uint8)
 GENERATOR: Any = SimpleNamespace(
@@ -26,7 +26,7 @@ GENERATOR: Any = SimpleNamespace(
 
 
 def _properties(*args: Any) -> SimpleNamespace:
-    gpu = played[-1].world.gpu
+    gpu = simulated[-1].world.gpu
     return SimpleNamespace(
         name=gpu.name,
         major=gpu.capability[0],
@@ -70,7 +70,7 @@ class _Event(NoEvent):
 
 
 def _synchronize(*args: Any) -> None:
-    played[-1].observer.waited("synchronize")
+    simulated[-1].observer.waited("synchronize")
 
 
 def move_modules(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,8 +104,8 @@ REPLACED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("init", returning(None)),
     ("_lazy_init", returning(None)),
     ("_lazy_call", returning(None)),
-    ("device_count", being(lambda: played[-1].world.devices_per_node)),
-    ("current_device", being(lambda: played[-1].world.device.index)),
+    ("device_count", being(lambda: simulated[-1].world.devices_per_node)),
+    ("current_device", being(lambda: simulated[-1].world.device.index)),
     ("set_device", returning(None)),
     ("device", returning(contextlib.nullcontext())),
     ("synchronize", being(_synchronize)),
@@ -115,11 +115,11 @@ REPLACED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("default_stream", returning(_Stream())),
     ("stream", returning(contextlib.nullcontext())),
     ("set_stream", returning(None)),
-    ("max_memory_allocated", being(lambda device=None: played[-1].observer.peak)),
-    ("max_memory_reserved", being(lambda device=None: played[-1].observer.peak)),
-    ("memory_allocated", being(lambda device=None: played[-1].observer.now)),
-    ("memory_reserved", being(lambda device=None: played[-1].observer.now)),
-    ("mem_get_info", being(lambda device=None: (played[-1].world.gpu.total_memory,) * 2)),
+    ("max_memory_allocated", being(lambda device=None: simulated[-1].observer.peak)),
+    ("max_memory_reserved", being(lambda device=None: simulated[-1].observer.peak)),
+    ("memory_allocated", being(lambda device=None: simulated[-1].observer.now)),
+    ("memory_reserved", being(lambda device=None: simulated[-1].observer.now)),
+    ("mem_get_info", being(lambda device=None: (simulated[-1].world.gpu.total_memory,) * 2)),
     ("reset_peak_memory_stats", returning(None)),
     ("empty_cache", returning(None)),
     ("get_rng_state", returning(STATE)),
@@ -128,8 +128,8 @@ REPLACED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("manual_seed_all", returning(None)),
     ("initial_seed", returning(0)),
     ("get_device_properties", being(_properties)),
-    ("get_device_capability", being(lambda device=None: played[-1].world.gpu.capability)),
-    ("get_device_name", being(lambda device=None: played[-1].world.gpu.name)),
+    ("get_device_capability", being(lambda device=None: simulated[-1].world.gpu.capability)),
+    ("get_device_name", being(lambda device=None: simulated[-1].world.gpu.name)),
     ("is_bf16_supported", returning(True)),
     ("is_current_stream_capturing", returning(False)),
 )

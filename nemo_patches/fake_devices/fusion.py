@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nemo_patches.fake_devices.world import on_gpu, played
+from nemo_patches.fake_devices.world import on_gpu, simulated
 
 _in_fusion = (
     threading.local()
@@ -87,7 +87,7 @@ def put(tensor: Tensor, places: Any, value: Any) -> None:
         and any(isinstance(place, Tensor) for place in (places if isinstance(places, tuple) else (places,)))
     ):
         copy = tensor.detach().clone()
-        played[-1].observer.allocated(copy, "copy in a compiled function")
+        simulated[-1].observer.allocated(copy, "copy in a compiled function")
         _copies().append(copy)
     torch._C.TensorBase.__setitem__(tensor, places, value)
 
@@ -112,7 +112,7 @@ def _noted(result: Any) -> Any:
     if not fusion_depth():
         for tensor in result if isinstance(result, tuple) else (result,):
             if on_gpu(tensor):
-                played[-1].observer.allocated(tensor, "compiled function")
+                simulated[-1].observer.allocated(tensor, "compiled function")
         _copies().clear()
     return result
 

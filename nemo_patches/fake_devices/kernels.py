@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from nemo_patches.fake_devices.world import on_gpu, played
+from nemo_patches.fake_devices.world import on_gpu, simulated
 
 _aten = torch.ops.aten
 _RMS_NORM, _SDPA, _DROPOUT = torch.rms_norm, F.scaled_dot_product_attention, torch.dropout
@@ -79,7 +79,7 @@ def attention(
     """
     if not on_gpu(query):
         return _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    observer = played[-1].observer
+    observer = simulated[-1].observer
     is_half, width = query.dtype in (torch.bfloat16, torch.float16), query.shape[-1]
     if attn_mask is None and is_half and width <= 256 and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
         observer.attended("flash")

@@ -66,7 +66,7 @@ class Observer(Protocol):
 
 
 @dataclass
-class Played:
+class Simulated:
     """What the patches read: the rank that is being simulated."""
 
     world: World
@@ -82,7 +82,7 @@ class Nobody:
 
 
 _A100 = FakeGpuKind("NVIDIA A100-SXM4-40GB", 42_297_786_368, (8, 0))
-played = [Played(World(rank=0, size=1, devices_per_node=1, gpu=_A100), Nobody())]
+simulated = [Simulated(World(rank=0, size=1, devices_per_node=1, gpu=_A100), Nobody())]
 
 
 def on_gpu(tensor: Any) -> bool:

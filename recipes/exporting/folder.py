@@ -41,7 +41,9 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
         ValueError: listing what makes the recipe another run in that program; and all that the change of the layout refuses.
     """
     raise_all(limits.refusals(recipe, inputs, target=target), subject=f"recipe {recipe.name} for {limits.PROGRAMS[target]}")
-    sentences = limits.left_behind(recipe, target=target, num_padding_rows=padded_vocab_size(recipe, inputs) - inputs.model["vocab_size"])
+    sentences = limits.export_differences(
+        recipe, target=target, num_padding_rows=padded_vocab_size(recipe, inputs) - inputs.model["vocab_size"]
+    )
     source, final = Path(recipe.model.checkpoint), Path(output_dir).absolute()
     with staged_directory(output_dir) as staging:
         change(source, staging / CHECKPOINT, layout=target, placed_at=final / CHECKPOINT)

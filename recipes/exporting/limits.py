@@ -107,7 +107,7 @@ def _of_freezing(recipe: Recipe, *, target: str) -> Iterator[str]:
             yield f"freeze[{number}] has no argument in Megatron-LM, which trains all parameters; export to megatron-bridge, or set freeze=[]"
 
 
-def left_behind(recipe: Recipe, *, target: str, num_padding_rows: int) -> list[str]:
+def export_differences(recipe: Recipe, *, target: str, num_padding_rows: int) -> list[str]:
     """One sentence for each setting that the program does in another way or not at all, and that changes no sample's loss."""
     return [
         *_otherwise_computed(recipe, target=target, num_padding_rows=num_padding_rows),

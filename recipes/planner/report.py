@@ -9,7 +9,7 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, MemoryEstimate
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice
-from recipes.planner.throughput import exchanged_bytes, reduces_again
+from recipes.planner.throughput import exchanged_bytes, recomputed_all_reduces
 
 Section = dict[str, object]
 _PARTS = (
@@ -72,7 +72,7 @@ def tensor_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
     """
     ranks = layout.tensor_parallel_size
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
-    reduces = num_layers * 4 + reduces_again(layout, num_layers) + 1
+    reduces = num_layers * 4 + recomputed_all_reduces(layout, num_layers) + 1
     if layout.sequence_parallel:
         reduces += num_layers + 0.5
     message = (2 if layout.is_half else 4) * layout.micro_batch_tokens * model.shape.hidden

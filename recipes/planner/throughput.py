@@ -129,7 +129,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     head_traffic = 10 * predicted * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
     # Two forward, two backward, and one at either end of the model. With sequence parallelism they are scattering sums and gatherings, as long;
     # what is gathered again for the gradients of weights goes beside the gradients of inputs (Korthikanti et al. 2022, section 4.2.2).
-    reduces = num_layers * 4 + reduces_again(layout, num_layers) + 1
+    reduces = num_layers * 4 + recomputed_all_reduces(layout, num_layers) + 1
     return _Pass(
         products=num_layers * (around_attention * again.around_attention + feed_forward * again.feed_forward)
         + _head_seconds(model, predicted, vocab_columns, gpu, efficiency),
@@ -158,7 +158,7 @@ def _again(layout: Layout, num_layers: int, efficiency: Efficiency) -> _Again:
     if layout.recomputed:
         return _Again(*(4 * [1 + layout.recomputed * efficiency.recomputation]))
     whole = _share_of_layers(layout, num_layers)
-    parts = modules_again(layout, num_layers)
+    parts = recomputed_modules(layout, num_layers)
     attention, feed_forward = (max(whole, float(part in parts)) for part in (CORE_ATTENTION, FEED_FORWARD))
     forward = _FLASH_FORWARD / (_FLASH_FORWARD + _FLASH_BACKWARD)
     return _Again(1 + whole / 3, 1 + feed_forward / 3, 1 + attention * forward, 1 + whole * 2 / _PASSES)
@@ -172,22 +172,22 @@ def _share_of_layers(layout: Layout, num_layers: int) -> float:
     return asked.num_layers / num_layers if asked.method == "block" else 1.0
 
 
-def modules_again(layout: Layout, num_layers: int) -> tuple[str, ...]:
+def recomputed_modules(layout: Layout, num_layers: int) -> tuple[str, ...]:
     """Parts of every layer that are recomputed; none if whole layers are."""
     asked = resolved(layout.recomputation, num_layers)
     return asked.modules if asked is not None else ()
 
 
-def reduces_again(layout: Layout, num_layers: int) -> float:
+def recomputed_all_reduces(layout: Layout, num_layers: int) -> float:
     """All-reduces of a stage and micro batch that recomputation repeats: one after attention and one after the feed-forward part."""
-    return num_layers * (2 * _share_of_layers(layout, num_layers) + (FEED_FORWARD in modules_again(layout, num_layers)))
+    return num_layers * (2 * _share_of_layers(layout, num_layers) + (FEED_FORWARD in recomputed_modules(layout, num_layers)))
 
 
 def exchanged_bytes(model: PlannedModel, layout: Layout) -> float:
     """Bytes that a rank sends for attention over cut samples, of one layer and micro batch: keys and values for either pass, and their gradients."""
     ranks, num_layers = layout.context_parallel_size, model.config["num_layers"] // layout.pipeline_parallel_size
     keys = (model.shape.qkv - model.shape.attention) / layout.tensor_parallel_size  # and values
-    again = max(_share_of_layers(layout, num_layers), float(CORE_ATTENTION in modules_again(layout, num_layers)))
+    again = max(_share_of_layers(layout, num_layers), float(CORE_ATTENTION in recomputed_modules(layout, num_layers)))
     return (3 + again) * (2 if layout.is_half else 4) * keys * layout.micro_batch_tokens * (ranks - 1)
 
 

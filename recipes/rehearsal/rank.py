@@ -19,7 +19,7 @@ from typing import Any
 
 from common.lease import Fence, take_lease, this_process
 from nemo_patches.core import apply
-from nemo_patches.fake_devices import FakeGpuKind, World, played_rank, present_fake_gpus
+from nemo_patches.fake_devices import FakeGpuKind, World, present_fake_gpus, simulated_rank
 from nemo_patches.quiet import quiet_imports
 from recipes.planner.hardware import Gpu
 from recipes.rehearsal.account import Account
@@ -174,7 +174,7 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
 
 def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *, run_dir: Path, resume_from: Path | None) -> None:
     """As `recipes.training.engine.train`, with every phase in the account."""
-    with played_rank(world, account), take_lease(run_dir, this_process("recipes.rehearse")) as lease:
+    with simulated_rank(world, account), take_lease(run_dir, this_process("recipes.rehearse")) as lease:
         fence, watchdog = Fence(lease.path, lease.token), watching(recipe.run, rank=world.rank)
         made = make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
         callbacks = _Watched.of(made, account)

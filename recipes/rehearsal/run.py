@@ -25,12 +25,12 @@ def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
     """The report of each rank of a list, as soon as it is there.
 
     Raises:
-        ValueError: as `check_run` and `wanted_ranks`, before anything is run.
+        ValueError: as `check_run` and `requested_ranks`, before anything is run.
     """
     with tempfile.TemporaryDirectory(prefix="scion-rehearsal-") as directory:
         recipe, inputs = complete_recipe(recipe, Path(directory))
         recipe = check_run(recipe, inputs)
-        numbers = wanted_ranks(recipe, ranks)
+        numbers = requested_ranks(recipe, ranks)
         require_torch()
 
         from recipes.rehearsal.rank import rehearse_rank
@@ -55,7 +55,7 @@ def require_torch() -> None:
         raise ValueError(f"a rehearsal needs torch {oldest} or newer, found {found}; use the environment of requirements.txt")
 
 
-def wanted_ranks(recipe: Recipe, text: str) -> list[int]:
+def requested_ranks(recipe: Recipe, text: str) -> list[int]:
     """The ranks that a list names, in order.
 
     Raises:

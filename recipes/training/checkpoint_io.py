@@ -58,7 +58,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         self.saved: PlannedSave | None = None
         self.until_step: frozenset[int] = frozenset()
         self.gathered_later: frozenset[int] = frozenset()
-        self.told_digests = _told_digests
+        self.told_digests = _reported_digests
         self.number = 0  # of the newest save, which is the same on all ranks
         self._writing = Writing(Path(), (), self.write)
         self.copies = HostCopies()
@@ -153,7 +153,7 @@ def _in_turn(*functions: Callable[[], None]) -> None:
         function()
 
 
-def _told_digests(number: int) -> dict[str, str]:
+def _reported_digests(number: int) -> dict[str, str]:
     """Digest of each file of a save, of which all ranks have told theirs."""
     found: dict[str, str] = {}
     for rank in range(distributed.get_world_size()):

@@ -108,7 +108,7 @@ class FreezingOptimizer(MegatronOptimizerModule):
     def finalize_model_grads(self, *args: Any, **kwargs: Any) -> None:
         """Reduce the gradients over all ranks, look whether they are finite, and forget those of frozen parameters."""
         super().finalize_model_grads(*args, **kwargs)
-        self._nonfinite.look_at(args[0])
+        self._nonfinite.check_step(args[0])
         for gate in self._frozen(self._gates):
             gate.parameter.main_grad.zero_()  # type: ignore[attr-defined]
 

@@ -63,7 +63,7 @@ class NonFiniteSteps(Callback):
         totals = output.detach().sum(dim=1 if output.dim() == 2 else (0, 2))
         self._finite_losses.append(torch.isfinite(totals))
 
-    def look_at(self, chunks: Iterable[nn.Module]) -> None:
+    def check_step(self, chunks: Iterable[nn.Module]) -> None:
         """Decide about the step, with its losses and its reduced gradients.
 
         Raises:

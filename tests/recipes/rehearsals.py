@@ -86,7 +86,7 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
     """As `recipes.rehearsal.run.rehearse`, with the case's own model and data."""
     from recipes.planner.hardware import GPUS
     from recipes.rehearsal.inputs import complete_recipe
-    from recipes.rehearsal.run import rehearse, wanted_ranks
+    from recipes.rehearsal.run import rehearse, requested_ranks
     from recipes.rules.checks import check_run
     from recipes.rules.compose import compose_recipe
 
@@ -105,7 +105,7 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
         from recipes.rehearsal.report import rank_report
 
         ways = {name: Path(path) for name, path in (("keep", case.keep), ("resume", case.resume)) if path is not None}
-        for rank in wanted_ranks(recipe, case.ranks):
+        for rank in requested_ranks(recipe, case.ranks):
             with patch.object(one_rank, "_DOCUMENTS", tuple(case.times_longer * length for length in one_rank._DOCUMENTS)):
                 found = one_rank.rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank", **ways)
             yield rank_report(recipe, inputs, found)

@@ -16,7 +16,7 @@ from common.artifacts import read_manifest
 from conversion.families import FAMILIES
 from recipes.exporting.bridge_config import bridge_config
 from recipes.exporting.common import decay_of, training_data
-from recipes.exporting.limits import left_behind, refusals
+from recipes.exporting.limits import export_differences, refusals
 from recipes.exporting.lm_arguments import lm_arguments, lm_script
 from recipes.numbers import arithmetic
 from recipes.rules.checks import check_run
@@ -52,7 +52,7 @@ def published(name: str) -> tuple[Recipe, RunInputs]:
 def test_every_published_run_is_exported_or_refused_with_reasons(name: str, target: str) -> None:
     recipe, inputs = published(name)
     found = refusals(recipe, inputs, target=target)
-    for sentence in (*found, *left_behind(recipe, target=target, num_padding_rows=1)):
+    for sentence in (*found, *export_differences(recipe, target=target, num_padding_rows=1)):
         assert "\n" not in sentence and 30 < len(sentence) < 300 and not sentence.endswith(".")
     for beginning, names in REFUSED.get(target, {}).items():
         assert any(sentence.startswith(beginning) for sentence in found) == (name in names), (beginning, found)
@@ -281,4 +281,6 @@ def test_shares_are_those_of_the_run(inputs: Inputs) -> None:
     passes = check_run(passes, read)
     weights = training_data(passes, read).weights
     assert weights is not None and weights[0] > weights[1] > 0 and all(weight == int(weight) for weight in weights)
-    assert any(sentence.startswith("schedule.epochs=2:") for sentence in left_behind(passes, target="megatron-lm", num_padding_rows=0))
+    assert any(
+        sentence.startswith("schedule.epochs=2:") for sentence in export_differences(passes, target="megatron-lm", num_padding_rows=0)
+    )

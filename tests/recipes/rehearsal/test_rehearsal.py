@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recipes.rehearsal.run import require_torch, wanted_ranks
+from recipes.rehearsal.run import requested_ranks, require_torch
 from recipes.rehearse import main
 from recipes.rules.compose import compose_recipe, recipe_names
 from tests.conftest import Inputs
@@ -367,8 +367,8 @@ def test_a_torch_that_cannot_rehearse_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_named_ranks_are_those_of_the_stages() -> None:
     recipe = compose_recipe("gams/focus", ["parallel.pipeline_parallel_size=2"])
-    assert wanted_ranks(recipe, "stages") == [0, 31, 32, 63]
-    assert wanted_ranks(recipe, "last,first,5") == [0, 5, 63]
+    assert requested_ranks(recipe, "stages") == [0, 31, 32, 63]
+    assert requested_ranks(recipe, "last,first,5") == [0, 5, 63]
 
 
 @pytest.mark.parametrize(
