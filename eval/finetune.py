@@ -125,7 +125,7 @@ class Unit:
         job, number = self._job, {name: index for index, name in enumerate(self._job.names)}
         reader = Reader(self._checkpoint, job.task, max_tokens=job.settings.max_tokens)
         model = self._trained(reader, device=device, micro_batch_size=micro_batch_size)
-        with Progress(f"{self._told()}, labelling", total=len(languages), unit="languages") as progress:
+        with Progress(f"{self._training_name()}, labelling", total=len(languages), unit="languages") as progress:
             for language in languages:
                 found = predict(model, job.task, reader, job.names, job.tests[language], batch_size=micro_batch_size)
                 self._journal.add([{"key": keys[language], "answer": [[number[label] for label in labels] for labels in found]}])
@@ -151,7 +151,7 @@ class Unit:
             dev=job.dev,
             seed=self._seed,
             micro_batch_size=micro_batch_size,
-            label=f"{self._told()}, training",
+            label=f"{self._training_name()}, training",
             kept=self._state,
         )
         partial = weights.with_name(f".{_WEIGHTS}.partial")
@@ -162,14 +162,14 @@ class Unit:
         self._state.remove()
         best = max(by_epoch)
         print(
-            f"{self._told()}: trained in {time.monotonic() - start:.1f} s, best of {len(by_epoch)} epochs is"
+            f"{self._training_name()}: trained in {time.monotonic() - start:.1f} s, best of {len(by_epoch)} epochs is"
             f" {by_epoch.index(best) + 1} with {best:.4f} on the development rows",
             file=sys.stderr,
             flush=True,
         )
         return model
 
-    def _told(self) -> str:
+    def _training_name(self) -> str:
         return f"{self._checkpoint.name}, {self._job.task.name}, seed {self._seed}"
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_
 from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
-from slurm.chains.run_report import asked_of_the_site, cause_of_silent_end
+from slurm.chains.run_report import cause_of_silent_end, confirmed_by_site
 from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of, read_chain_state
 from slurm.jobs import provenance
 from slurm.jobs.queue import (
@@ -154,11 +154,11 @@ class Link:
         log, job = read_log(self._run_dir, attempt.number), self._environment["SLURM_JOB_ID"]
         if self._environment.get("SCION_EXIT_CODE") != "0":
             state_of_job = job_state(self._job_id, submission.claim.tag)
-            return asked_of_the_site(cause_of_failure(log, job=job, slurm_state=state_of_job), self._run_dir, attempt)
+            return confirmed_by_site(cause_of_failure(log, job=job, slurm_state=state_of_job), self._run_dir, attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
         by_slurm = None if state.is_finished else cause_by_slurm(log, job=job)
         if by_slurm is not None:
-            return asked_of_the_site(by_slurm, self._run_dir, attempt)
+            return confirmed_by_site(by_slurm, self._run_dir, attempt)
         return cause_of_clean_end(
             is_finished=state.is_finished,
             stop_requested=state.stop_requested,

@@ -15,7 +15,7 @@ from pathlib import Path
 from common import command
 from common.command import suggested
 from common.plain_files import read_json
-from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, dependencies_of, pipeline_from_mapping, tasks_of
 from recipes.pipelines.live_page import write_live_page
 from recipes.pipelines.running import failure_sentence, last_error, note_end, note_start
 from recipes.pipelines.state import is_complete, read_record
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pipeline: submission {submission} was interrupted or has ended, so job {job_id} does nothing", file=sys.stderr)
         return command.WRONG
     if int(os.environ.get("SLURM_PROCID", "0")):  # another node of a command with --ray; the first one records how it ends
-        if is_complete(pipeline, task) or not all(is_complete(pipeline, need) for need in needs_of(pipeline, task)):
+        if is_complete(pipeline, task) or not all(is_complete(pipeline, need) for need in dependencies_of(pipeline, task)):
             return command.DONE
         os.execv(words[0], words)
     log = str(arguments.log_dir / f"{task.stage}-{job_id or 0}.log")
@@ -60,7 +60,7 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
     if is_complete(pipeline, task):
         print(f"pipeline: stage {task.name} is complete")
         return command.DONE
-    if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
+    if missing := [need for need in dependencies_of(pipeline, task) if not is_complete(pipeline, need)]:
         return _say_failed(task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
     note_start(pipeline, task, log=log)
     start = time.monotonic()
@@ -69,7 +69,7 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
     write_live_page(pipeline)
     if what is not None:
         return _say_failed(task, log, what)
-    remove_unneeded(pipeline, among=needs_of(pipeline, task))
+    remove_unneeded(pipeline, among=dependencies_of(pipeline, task))
     print(f"pipeline: stage {task.name} is done")
     return command.DONE
 

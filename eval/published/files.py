@@ -100,7 +100,7 @@ def _members(archive: PublishedFile, patterns: Sequence[str]) -> Iterator[Publis
         raise ValueError(f"{archive.path} is no whole archive: {error}; fetch it again") from error
 
 
-def _wanted(archive: PublishedFile, name: str, patterns: Sequence[str]) -> bool:
+def _is_selected(archive: PublishedFile, name: str, patterns: Sequence[str]) -> bool:
     if name.startswith("/") or ".." in name.split("/"):
         raise ValueError(
             f"{archive.path} holds {name!r}, which lies outside it: it was made to write elsewhere; fetch it from its publisher"
@@ -112,7 +112,7 @@ def _zip(archive: PublishedFile, stream: IO[bytes], patterns: Sequence[str]) -> 
     limit = _limit(archive.path.stat().st_size)
     with zipfile.ZipFile(stream) as packed:
         for info in packed.infolist():
-            if info.is_dir() or not _wanted(archive, info.filename, patterns):
+            if info.is_dir() or not _is_selected(archive, info.filename, patterns):
                 continue
             if info.flag_bits & 1:
                 raise ValueError(f"{info.filename} in {archive.path} needs a password; unpack it into the source folder")
@@ -132,7 +132,7 @@ def _tar(archive: PublishedFile, stream: IO[bytes], patterns: Sequence[str]) -> 
     with tarfile.open(fileobj=plain, mode="r|") as packed:
         for info in packed:
             name = info.name.removeprefix("./")
-            if info.isfile() and _wanted(archive, name, patterns):
+            if info.isfile() and _is_selected(archive, name, patterns):
                 member = packed.extractfile(info)
                 assert member is not None, "a regular file has content"
                 yield name, member.read()

@@ -192,10 +192,10 @@ def _read(folders: Sequence[Path]) -> list[Evaluated]:
     models = [Evaluated(load_result(path), path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(model.texts or model.pseudo_texts or model.tasks for model in models):
         raise ValueError(f"{paths[0]} has neither texts nor tasks, so there is nothing to report; evaluate with --text or --tasks")
-    return _told_apart(models)
+    return _with_distinct_labels(models)
 
 
-def _told_apart(models: Sequence[Evaluated]) -> list[Evaluated]:
+def _with_distinct_labels(models: Sequence[Evaluated]) -> list[Evaluated]:
     """The models, those of one name with the output of their training before it, or else with their folder."""
     found = []
     places = [model.path.parent for model in models]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.command import arguments_of
-from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
+from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of, output_of, recipe_of
 from recipes.pipelines.planned import inputs_of, planned_model_of
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
@@ -35,7 +35,7 @@ def task_problems(pipeline: Pipeline, tasks: Sequence[Task], *, gpu: Gpu | None 
 
 def _problems(pipeline: Pipeline, task: Task, tasks: Sequence[Task], gpu: Gpu | None) -> Iterator[str]:
     if pipeline.stages[task.stage].train is not None:
-        has_inputs = not any(need in tasks for need in needs_of(pipeline, task))
+        has_inputs = not any(need in tasks for need in dependencies_of(pipeline, task))
         yield from _training_problems(pipeline, task, recipe_of(pipeline, task), gpu, has_inputs=has_inputs)
         return
     _, _, name, *words = command_of(pipeline, task)
@@ -46,7 +46,7 @@ def _problems(pipeline: Pipeline, task: Task, tasks: Sequence[Task], gpu: Gpu | 
             yield from module.argument_problems(arguments)
     except ValueError as error:
         yield str(error)
-    for need in needs_of(pipeline, task):
+    for need in dependencies_of(pipeline, task):
         if pipeline.stages[need.stage].train is not None:
             yield from _unsaved(words, f"{output_of(pipeline, need)}/{CHECKPOINTS_NAME}", recipe_of(pipeline, need))
 

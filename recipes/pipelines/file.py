@@ -148,7 +148,7 @@ def tasks_of(pipeline: Pipeline, stage: str) -> list[Task]:
     return [Task(stage, index, tuple(zip(axes, values))) for index, values in enumerate(points)]
 
 
-def needs_of(pipeline: Pipeline, task: Task) -> list[Task]:
+def dependencies_of(pipeline: Pipeline, task: Task) -> list[Task]:
     """The tasks whose outputs a task reads."""
     named = _names_in(_text_of(pipeline.stages[task.stage]))
     names = named.union(*(_names_in(words) for axis, words in _options_of(pipeline, task) if f"{axis}{_OPTIONS}" in named))
@@ -300,7 +300,9 @@ def _place_problems(pipeline: Pipeline) -> Iterator[str]:
 
 def _cycles(pipeline: Pipeline) -> list[str]:
     """Stages that need themselves by way of others."""
-    needs = {name: {need.stage for task in tasks_of(pipeline, name)[:1] for need in needs_of(pipeline, task)} for name in pipeline.stages}
+    needs = {
+        name: {need.stage for task in tasks_of(pipeline, name)[:1] for need in dependencies_of(pipeline, task)} for name in pipeline.stages
+    }
     done: set[str] = set()
     while ready := [name for name in needs if name not in done and needs[name] <= done]:
         done.update(ready)

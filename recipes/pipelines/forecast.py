@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.progress import duration
 from common.tables import markdown_table
-from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
+from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of, output_of, recipe_of, tasks_of
 from recipes.pipelines.machine import GIB, Machine, need_of
 from recipes.pipelines.planned import planned_model_of, read_paths
 from recipes.pipelines.state import read_record
@@ -83,7 +83,9 @@ def forecasts(work: Work, machine: Machine) -> dict[Task, Forecast]:
     """Of each task that has to run."""
     found: dict[Task, Forecast] = {}
     for task in work.tasks:  # each behind those that it needs; what others of these are made from is there
-        found[task] = _forecast(work.pipeline, task, [found[need] for need in needs_of(work.pipeline, task) if need in found], machine)
+        found[task] = _forecast(
+            work.pipeline, task, [found[need] for need in dependencies_of(work.pipeline, task) if need in found], machine
+        )
     return found
 
 

@@ -19,7 +19,7 @@ from common import command
 from common.door import ROOT
 from common.lease import InUseError
 from common.process_identity import ProcessIdentity, end_with_parent
-from recipes.pipelines.file import Task, command_of, needs_of, tasks_of
+from recipes.pipelines.file import Task, command_of, dependencies_of, tasks_of
 from recipes.pipelines.machine import Machine, Need, Share, need_of
 from recipes.pipelines.running import LOGS_NAME, failure_sentence, last_error, note_end, note_start
 from recipes.pipelines.screen import Screen
@@ -105,7 +105,7 @@ class LocalRun:
             remove_unneeded(pipeline, among=[task for name in pipeline.stages for task in tasks_of(pipeline, name)])
             (pipeline.root / LOGS_NAME).mkdir(exist_ok=True)
             self._waiting = list(self.work.tasks)
-            self._needs = {task: needs_of(pipeline, task) for task in self._waiting}
+            self._needs = {task: dependencies_of(pipeline, task) for task in self._waiting}
             self._wants = {task: need_of(pipeline, task, self.machine) for task in self._waiting}
             try:
                 while (self._waiting or self._running) and not self._signal:
@@ -196,7 +196,7 @@ class LocalRun:
                 screen.note(task, "failed", what.removeprefix("failed "))
                 continue
             screen.note(task, "done", f"{seconds:.1f} s")
-            remove_unneeded(pipeline, among=needs_of(pipeline, task))
+            remove_unneeded(pipeline, among=dependencies_of(pipeline, task))
 
     def _end_all(self) -> None:
         """Tell what runs to end, and wait for it: a training saves first, and a second signal does not wait for that."""

@@ -10,7 +10,7 @@ from common.artifacts import Manifest
 from common.door import ROOT
 from common.plain_files import read_json
 from conversion.families import FAMILIES, language_config
-from recipes.pipelines.file import Pipeline, Task, command_of, needs_of
+from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of
 from recipes.planner.parameters import PlannedModel
 from recipes.rules.checks import planned_model
 from recipes.rules.inputs import RunInputs, read_inputs
@@ -54,5 +54,5 @@ def read_paths(words: Sequence[str]) -> Iterator[Path]:
 def _sources(pipeline: Pipeline, task: Task) -> Iterator[Path]:
     """Hugging Face folders that are there and that a task's inputs are made from, the nearest first."""
     yield from (path for path in read_paths(command_of(pipeline, task)) if (path / "config.json").is_file())
-    for need in needs_of(pipeline, task):
+    for need in dependencies_of(pipeline, task):
         yield from _sources(pipeline, need)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from recipes.pipelines.file import command_of, needs_of, tasks_of
+from recipes.pipelines.file import command_of, dependencies_of, tasks_of
 from recipes.pipelines.work import Work
 
 
@@ -13,7 +13,7 @@ def render_stages(work: Work) -> str:
     pipeline, lines = work.pipeline, []
     for name in pipeline.stages:
         tasks = tasks_of(pipeline, name)
-        needs = dict.fromkeys(need.stage for task in tasks for need in needs_of(pipeline, task))
+        needs = dict.fromkeys(need.stage for task in tasks for need in dependencies_of(pipeline, task))
         lines.append(f"{name}" + (f" <- {', '.join(needs)}" if needs else ""))
         for task in tasks:
             mark = "$" if task in work.tasks else "#"

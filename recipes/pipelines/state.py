@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
 from common.plain_files import read_json, write_json
-from recipes.pipelines.file import Pipeline, Task, command_of, needs_of, output_of, recipe_of
+from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of, output_of, recipe_of
 from recipes.pipelines.made_by import NO_MATTER, difference, difference_of_run
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME, is_lengthened
@@ -113,7 +113,7 @@ def _standing_of_run(run_dir: Path, wanted: Recipe) -> Standing:
 
 def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
     """Name and manifest of each output of another stage that a task reads, of those that are there and have one."""
-    found = [(need.name, output_of(pipeline, need)) for need in needs_of(pipeline, task)]
+    found = [(need.name, output_of(pipeline, need)) for need in dependencies_of(pipeline, task)]
     manifests = [(name, read_manifest(output)) for name, output in found if output is not None and output.is_dir()]
     return [(name, manifest) for name, manifest in manifests if manifest is not None]
 

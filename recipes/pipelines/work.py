@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from recipes.pipelines.file import Pipeline, Task, needs_of, output_of, tasks_of
+from recipes.pipelines.file import Pipeline, Task, dependencies_of, output_of, tasks_of
 from recipes.pipelines.state import forget, is_there, save_space, standing
 from recipes.rules.schema import raise_all
 
@@ -69,16 +69,16 @@ def find_work(pipeline: Pipeline, choice: Choice = Choice()) -> Work:
     for task in everything:
         if (change := found[task].change) is not None:
             stale[task] = change
-        elif any(need in stale for need in needs_of(pipeline, task)):
+        elif any(need in stale for need in dependencies_of(pipeline, task)):
             stale[task] = ""
     goes: dict[Task, str] = {}
     for task, why in stale.items():
-        if task.stage in chosen or any(need in goes for need in needs_of(pipeline, task)):
+        if task.stage in chosen or any(need in goes for need in dependencies_of(pipeline, task)):
             goes[task] = why
     goes = {task: why for task, why in goes.items() if why or is_there(pipeline, task)}
     complete = {task for task in everything if found[task].is_complete} - stale.keys()
     tasks = tasks_to_run(pipeline, complete, chosen)
-    unmet = [(task, need) for task in tasks for need in needs_of(pipeline, task) if need not in complete and need not in tasks]
+    unmet = [(task, need) for task in tasks for need in dependencies_of(pipeline, task) if need not in complete and need not in tasks]
     problems = [f"stage {task.name} reads the output of {need.name}, which is not complete and not selected" for task, need in unmet[:1]]
     kept = [task for task in goes if is_there(pipeline, task) and (_trains(pipeline, task) or not found[task].is_own)]
     if kept and not choice.rerun:
@@ -104,7 +104,7 @@ def tasks_to_run(pipeline: Pipeline, complete: Collection[Task], stages: Collect
     wanted_by: dict[Task, list[Task]] = {task: [] for task in everything}
     runs: set[Task] = set()
     for task in everything:
-        for need in needs_of(pipeline, task):
+        for need in dependencies_of(pipeline, task):
             wanted_by.setdefault(need, []).append(task)
     for task in reversed(everything):
         if task not in complete and (not wanted_by[task] or any(other in runs for other in wanted_by[task])):
@@ -120,7 +120,7 @@ def remove_unneeded(pipeline: Pipeline, *, among: Iterable[Task]) -> None:
     """
     for task in among:
         if not pipeline.stages[task.stage].keep:
-            users = [user for user in _in_order(pipeline) if task in needs_of(pipeline, user)]
+            users = [user for user in _in_order(pipeline) if task in dependencies_of(pipeline, user)]
             if users and all(standing(pipeline, user).is_complete for user in users):
                 save_space(pipeline, task)
 
@@ -135,7 +135,7 @@ def _chosen(pipeline: Pipeline, choice: Choice) -> set[str]:
         if name is not None and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ValueError(f"there is no stage {name}; {f'did you mean {near[0]}? ' if near else ''}there are {', '.join(known)}")
-    needs = {name: {need.stage for task in tasks_of(pipeline, name) for need in needs_of(pipeline, task)} for name in known}
+    needs = {name: {need.stage for task in tasks_of(pipeline, name) for need in dependencies_of(pipeline, task)} for name in known}
     users = {name: {other for other in known if name in needs[other]} for name in known}
     chosen = {choice.only} if choice.only else set(known)
     if choice.until:
@@ -158,7 +158,9 @@ def _reached(start: str, steps: Mapping[str, Iterable[str]]) -> set[str]:
 
 def _in_order(pipeline: Pipeline) -> list[Task]:
     """All tasks, each stage behind those that it needs, else as the file has them."""
-    needs = {name: {need.stage for task in tasks_of(pipeline, name) for need in needs_of(pipeline, task)} for name in pipeline.stages}
+    needs = {
+        name: {need.stage for task in tasks_of(pipeline, name) for need in dependencies_of(pipeline, task)} for name in pipeline.stages
+    }
     order: list[str] = []
     while len(order) < len(needs):
         order.append(next(name for name in needs if name not in order and needs[name] <= set(order)))

@@ -76,16 +76,16 @@ def _too_much(attempts: Sequence[Attempt], limits: Limits, *, saved_step: int) -
         return None
     last = attempts[-1].end
     if last.cause in _FINAL:
-        return f"attempt {attempts[-1].number}: {_told(attempts[-1])}; {_FINAL[last.cause]}; step {saved_step} is saved"
+        return f"attempt {attempts[-1].number}: {_describe(attempts[-1])}; {_FINAL[last.cause]}; step {saved_step} is saved"
     idle = _count_last(attempts, _made_no_progress, ignored=(causes.PREEMPTED,))
     if idle >= limits.attempts_without_progress:
         return (
-            f"{idle} attempts in a row saved no newer checkpoint than step {saved_step}; the last one: {_told(attempts[-1])};"
+            f"{idle} attempts in a row saved no newer checkpoint than step {saved_step}; the last one: {_describe(attempts[-1])};"
             f" read its log, then submit again"
         )
     failures = _count_last(attempts, _failed_by_itself, ignored=(causes.PREEMPTED, causes.NODE_FAILURE, causes.REQUEUED))
     if failures >= limits.failures_in_a_row:
-        return f"{failures} attempts in a row failed; the last one: {_told(attempts[-1])}; read its log, then submit again"
+        return f"{failures} attempts in a row failed; the last one: {_describe(attempts[-1])}; read its log, then submit again"
     return None
 
 
@@ -110,10 +110,10 @@ def _failed_by_itself(attempt: Attempt) -> bool:
 
 
 def _last_end(attempts: Sequence[Attempt]) -> str:
-    return f"attempt {attempts[-1].number}: {_told(attempts[-1])}" if attempts else "no attempt yet"
+    return f"attempt {attempts[-1].number}: {_describe(attempts[-1])}" if attempts else "no attempt yet"
 
 
-def _told(attempt: Attempt) -> str:
+def _describe(attempt: Attempt) -> str:
     end = attempt.end
     if end is None:
         return "no end yet"

@@ -191,10 +191,10 @@ def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -
     state = None if is_same_job else job_state(attempt.job_id, tag_of(run_dir, attempt.submission))
     job = attempt.job_id if attempt.job_id.isdecimal() else None  # a member of an array has another number of its own
     cause = cause_of_failure(read_log(run_dir, attempt.number), job=job, slurm_state=state, was_requeued=is_same_job)
-    return asked_of_the_site(cause, run_dir, attempt)
+    return confirmed_by_site(cause, run_dir, attempt)
 
 
-def asked_of_the_site(cause: Cause, run_dir: Path, attempt: Attempt) -> Cause:
+def confirmed_by_site(cause: Cause, run_dir: Path, attempt: Attempt) -> Cause:
     """The cause as disk and Slurm confirm it: with the nodes that are lost, where the log does not name them; a disk with room is not full."""
     if cause.name == causes.DISK_FULL and not is_disk_full(run_dir):
         return Cause(causes.FAILED, cause.detail)

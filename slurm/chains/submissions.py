@@ -194,7 +194,7 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
         )
     if alive := jobs_of(run_dir):
         raise ValueError(
-            f"{run_dir} is already submitted: {_told(alive)}; watch it with `{suggested('slurm.status', run_dir)}`"
+            f"{run_dir} is already submitted: {_describe(alive)}; watch it with `{suggested('slurm.status', run_dir)}`"
             f" or end it with `{suggested('slurm.stop', run_dir)}`"
         )
 
@@ -208,7 +208,7 @@ def _read_submission(run_dir: Path, number: int) -> Submission:
     return Submission(number, Claim(**content), tuple(read_json(jobs)["job_ids"]) if jobs.exists() else ())
 
 
-def _told(jobs: list[QueuedJob]) -> str:
+def _describe(jobs: list[QueuedJob]) -> str:
     return ", ".join(f"job {job.job_id} ({job.state.lower()})" for job in jobs)
 
 

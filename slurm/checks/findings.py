@@ -85,7 +85,7 @@ def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     versions = _by_value({node.node: node.python for node in nodes})
     if len(versions) > 1:
         return Finding(
-            "python", PROBLEM, _told(versions), "use the same image or virtual environment on all nodes, on the shared file system"
+            "python", PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes, on the shared file system"
         )
     [version] = versions
     if not version.startswith(("3.11.", "3.12.")):
@@ -96,7 +96,7 @@ def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
 def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     versions = _by_value({node.node: ", ".join(f"{name} {version}" for name, version in node.packages.items()) for node in nodes})
     if len(versions) > 1:
-        return Finding("packages", PROBLEM, _told(versions), "use the same image or virtual environment on all nodes")
+        return Finding("packages", PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes")
     packages = nodes[0].packages
     if why := why_no_training(cluster):
         return Finding("packages", NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}")
@@ -158,7 +158,7 @@ def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
         return Finding(
             "driver",
             NOT_APPLICABLE,
-            f"torch is built for {f'CUDA {cuda}' if cuda else 'CPUs'}, and the driver is {_told(drivers) or 'absent'}",
+            f"torch is built for {f'CUDA {cuda}' if cuda else 'CPUs'}, and the driver is {_describe(drivers) or 'absent'}",
         )
     needed = MIN_DRIVER.get(int(cuda.split(".")[0]))
     old = [driver for driver in drivers if needed is not None and tuple(map(int, driver.split("."))) < needed]
@@ -166,11 +166,11 @@ def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
         return Finding(
             "driver",
             PROBLEM,
-            f"{_told({driver: drivers[driver] for driver in old})}; the image's CUDA {cuda} needs {'.'.join(map(str, needed))}",
+            f"{_describe({driver: drivers[driver] for driver in old})}; the image's CUDA {cuda} needs {'.'.join(map(str, needed))}",
             "use an image with an older CUDA, or ask the computing centre for a newer driver",
         )
     if len(drivers) > 1:
-        return Finding("driver", PROBLEM, _told(drivers), "nodes differ: one may be being updated; exclude it")
+        return Finding("driver", PROBLEM, _describe(drivers), "nodes differ: one may be being updated; exclude it")
     return Finding("driver", OK, f"{next(iter(drivers))} with CUDA {cuda}")
 
 
@@ -199,7 +199,7 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             )
     ports = _by_value({node.node: f"{sum('ACTIVE' in state for state in node.infiniband.values())} active ports" for node in nodes})
     if len(ports) > 1:
-        return Finding("fabric", PROBLEM, _told(ports), "exclude the node with fewer ports, and report it to the computing centre")
+        return Finding("fabric", PROBLEM, _describe(ports), "exclude the node with fewer ports, and report it to the computing centre")
     if not nodes[0].infiniband:
         return _slingshot(nodes)
     return Finding("fabric", OK, f"InfiniBand, {next(iter(ports))} on each node")
@@ -209,7 +209,7 @@ def _slingshot(nodes: Sequence[NodeFacts]) -> Finding:
     """HPE's network, whose cards are interfaces hsn0, hsn1 and so on."""
     cards = _by_value({node.node: f"{sum(name.startswith('hsn') for name in node.interfaces)} cards" for node in nodes})
     if len(cards) > 1:
-        return Finding("fabric", PROBLEM, _told(cards), "exclude the node with fewer cards, and report it to the computing centre")
+        return Finding("fabric", PROBLEM, _describe(cards), "exclude the node with fewer cards, and report it to the computing centre")
     if "0 cards" in cards:
         return Finding("fabric", NOT_APPLICABLE, "no InfiniBand and no Slingshot on any node")
     return Finding("fabric", OK, f"Slingshot, {next(iter(cards))} on each node")
@@ -278,7 +278,7 @@ def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _told(values: Mapping[str, Sequence[str]]) -> str:
+def _describe(values: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{value} on {', '.join(nodes)}" for value, nodes in values.items())
 
 

@@ -104,11 +104,11 @@ def apex_kind() -> str:
 
 def gpus() -> list[tuple[str, str, int]]:
     """Name, driver version and MiB of each GPU, as NVIDIA's or AMD's driver counts them; empty where there is neither."""
-    rows = [[part.strip() for part in line.split(",")] for line in _said(SMI).splitlines()]
-    return [(name, driver, int(memory)) for name, driver, memory in rows] or parse_rocm(_said(ROCM_SMI))
+    rows = [[part.strip() for part in line.split(",")] for line in _output_of(SMI).splitlines()]
+    return [(name, driver, int(memory)) for name, driver, memory in rows] or parse_rocm(_output_of(ROCM_SMI))
 
 
-def _said(words: Sequence[str]) -> str:
+def _output_of(words: Sequence[str]) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -104,7 +104,7 @@ def send_job(script: Path, tag: Tag | None = None) -> str:
     Raises:
         ValueError: with Slurm's own words, where it refuses the job, or prints no id.
     """
-    _say_left_out(tuple(sorted(os.environ.keys() - own_environment().keys())))
+    _warn_of_left_out(tuple(sorted(os.environ.keys() - own_environment().keys())))
     options = [f"--comment={tag.comment}"] if tag else []
     output = ask("sbatch", "--parsable", *options, str(script), new_session=True)
     ids = [job_id for (job_id,) in matching_lines(_SENT, output)]
@@ -119,7 +119,7 @@ def own_environment() -> dict[str, str]:
 
 
 @functools.cache
-def _say_left_out(names: tuple[str, ...]) -> None:
+def _warn_of_left_out(names: tuple[str, ...]) -> None:
     if names:
         print(f"{', '.join(names)} of this shell are not passed to sbatch: only the job script counts", file=sys.stderr, flush=True)
 

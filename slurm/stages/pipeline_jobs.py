@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, recipe_of
+from recipes.pipelines.file import Pipeline, Resources, Task, axes_of, dependencies_of, recipe_argument, recipe_of
 from recipes.pipelines.running import LOGS_NAME
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
@@ -50,7 +50,7 @@ def stage_jobs(pipeline: Pipeline, cluster: Cluster, to_run: Sequence[Task], *, 
     while len(jobs) < len(names):
         for name in names:
             tasks = tuple(task for task in to_run if task.stage == name)
-            needs = {need.stage for task in tasks for need in needs_of(pipeline, task) if need in to_run}
+            needs = {need.stage for task in tasks for need in dependencies_of(pipeline, task) if need in to_run}
             if name not in jobs and needs <= set(jobs):
                 jobs[name] = _stage_job(pipeline, cluster, tasks, tuple(sorted(needs, key=names.index)), frozen_path)
     return list(jobs.values())

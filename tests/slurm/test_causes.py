@@ -9,7 +9,7 @@ import pytest
 from slurm.chains import causes
 from slurm.chains.attempts import Attempt
 from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
-from slurm.chains.run_report import asked_of_the_site
+from slurm.chains.run_report import confirmed_by_site
 
 STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***
@@ -76,9 +76,9 @@ def test_what_the_log_says(log: str, cause: str) -> None:
 def test_a_disk_that_has_room_is_not_full(tmp_path: Path) -> None:
     """As where a library's own cache is on another disk, or somebody has made room."""
     attempt = Attempt(1, "7", 0, 1, (), 0, 0.0)
-    assert asked_of_the_site(Cause(causes.DISK_FULL, "x"), tmp_path, attempt) == Cause(causes.FAILED, "x")
+    assert confirmed_by_site(Cause(causes.DISK_FULL, "x"), tmp_path, attempt) == Cause(causes.FAILED, "x")
     (tmp_path / "file").write_text("")  # nothing can be made in it, nor removed, as on a file system that is read-only
-    assert asked_of_the_site(Cause(causes.DISK_FULL, "x"), tmp_path / "file", attempt) == Cause(causes.FAILED, "x")
+    assert confirmed_by_site(Cause(causes.DISK_FULL, "x"), tmp_path / "file", attempt) == Cause(causes.FAILED, "x")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recipes.pipelines.checks import task_problems
-from recipes.pipelines.file import Pipeline, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.file import Pipeline, command_of, dependencies_of, pipeline_from_mapping, tasks_of
 from tests.recipes.pipelines.small_pipeline import content
 
 
@@ -51,7 +51,7 @@ def test_references_within_options_are_filled_and_waited_for(tmp_path: Path) -> 
     pipeline = pipeline_from_mapping(changed)
     mean, *_, focus = tasks_of(pipeline, "transfer")
     assert command_of(pipeline, focus)[3:7] == ["--source", f"{tmp_path}/tokenizer", "--weight", "010"]
-    assert [[need.name for need in needs_of(pipeline, task)] for task in (mean, focus)] == [[], ["tokenizer"]]
+    assert [[need.name for need in dependencies_of(pipeline, task)] for task in (mean, focus)] == [[], ["tokenizer"]]
 
 
 def test_a_check_is_repeated_over_the_axes_that_it_names_and_those_of_its_stages(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_check_is_repeated_over_the_axes_that_it_names_and_those_of_its_stages
 
 
 def test_needs_follow_from_references(pipeline: Pipeline) -> None:
-    assert [need.name for need in needs_of(pipeline, tasks_of(pipeline, "export")[3])] == ["train.method=focus"]
-    assert len(needs_of(pipeline, tasks_of(pipeline, "report")[0])) == 5
+    assert [need.name for need in dependencies_of(pipeline, tasks_of(pipeline, "export")[3])] == ["train.method=focus"]
+    assert len(dependencies_of(pipeline, tasks_of(pipeline, "report")[0])) == 5
 
 
 def test_a_frozen_copy_is_the_same_pipeline(pipeline: Pipeline) -> None:

@@ -15,7 +15,7 @@ from conversion import transfer
 from conversion.embeddings.request import take_recommended
 from recipes import explain, init, run
 from recipes.pipelines.checks import task_problems
-from recipes.pipelines.file import Pipeline, command_of, needs_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.file import Pipeline, command_of, dependencies_of, pipeline_from_mapping, tasks_of
 from recipes.projects.eject import eject_text
 from recipes.projects.expand import expand_project
 from recipes.projects.explained import find, keys
@@ -332,7 +332,9 @@ def test_checkpoints_that_nothing_needs_go_unless_they_are_to_stay(place: Path) 
         pipeline = pipeline_from_mapping(expand_project(write(place, usual(machine={"keep": keep}))))
         gone = [name for name, stage in pipeline.stages.items() if not stage.keep]
         assert gone == expected
-        readers = {need.stage for stage in pipeline.stages for task in tasks_of(pipeline, stage) for need in needs_of(pipeline, task)}
+        readers = {
+            need.stage for stage in pipeline.stages for task in tasks_of(pipeline, stage) for need in dependencies_of(pipeline, task)
+        }
         assert set(gone) <= readers
 
 
