@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from benchmarks.meter import ROOT
 from benchmarks.whole.case import Case, Contender, ours, passes
@@ -26,10 +27,19 @@ def harness_cases(material: Material, peers: str) -> list[Case]:
 
 
 def _lm_eval(material: Material, task: str, *more: str) -> Contender:
-    model = f"pretrained={material.real_model},dtype=float32"
-    words = ("--model", "hf", "--model_args", model, "--include_path", ROOT / "eval" / "tasks", "--tasks", task, "--device", "cpu", *more)
-    return Contender(
-        "lm-eval's own command",
-        "peer",
-        lambda output: [sys.executable, "-m", "lm_eval", *words, "--batch_size", "8", "--output_path", output],
+    return Contender("lm-eval's own command", "peer", lambda output: lm_eval(material.real_model, output, task, *more))
+
+
+def lm_eval(model: Path, output: Path, task: str, *more: str, device: str = "cpu", dtype: str = "float32") -> list[str | Path]:
+    """Words of lm-eval's own command."""
+    words = (
+        "--model",
+        "hf",
+        "--model_args",
+        f"pretrained={model},dtype={dtype}",
+        "--include_path",
+        ROOT / "eval" / "tasks",
+        "--tasks",
+        task,
     )
+    return [sys.executable, "-m", "lm_eval", *words, "--device", device, *more, "--batch_size", "8", "--output_path", output]
