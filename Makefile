@@ -12,6 +12,9 @@ BRIDGE_PYTHON ?= python3.12
 IMAGE_VENV ?= .venv-image
 IMAGE_PYTHON ?= python3.12
 IMAGE_TORCH ?= 2.9.1
+# Pythons on which the project is installed without NeMo.
+INSTALL_PYTHONS ?= python3.11 python3.12 python3.13
+INSTALL_VENV ?= .venv-install
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 # Processes that share the tests (tests/conftest.py says how); on two cores three, as one often waits for a Slurm.
@@ -20,7 +23,7 @@ PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image test-install check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes); PYTHON=python3.12 for another than python3.11"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
@@ -39,6 +42,7 @@ help:
 	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
 	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (6 minutes on 2 fast cores)"
 	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
+	@echo "make test-install  the project without NeMo on $(INSTALL_PYTHONS): text, transfer, conversion, evaluation (up to 5 GB at a time)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
 	@echo "make check     lint and types only"
 	@echo "make bench TEXT='a.jsonl.gz b.jsonl.gz'  every command beside its peers and limits, into benchmark_output/ (docs/results/benchmarks.md)"
@@ -130,6 +134,14 @@ $(IMAGE_VENV)/.ready: requirements.txt slurm/images/choose_pins.py slurm/images/
 test-image: $(IMAGE_VENV)/.ready
 	@$(IMAGE_VENV)/layer/bin/python -m pytest tests/nemo_patches/test_catalogue.py tests/recipes/training/test_training.py \
 		tests/recipes/training/test_tiny_runs.py::test_two_stages_of_adapters_with_two_tokens tests/conversion/test_verify.py
+
+# `pip install .` on each Python, without NeMo, and one way from text to a figure (tests/test_installed.py); torch as it is pinned.
+test-install: $(READY)
+	@for python in $(INSTALL_PYTHONS); do \
+	   echo "== $$python"; rm -rf $(INSTALL_VENV) build; $$python -m venv $(INSTALL_VENV); \
+	   $(INSTALL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet '.[data,transfer,eval]' $$(grep '^torch==' requirements.txt); \
+	   SCION_INSTALLED=$(abspath $(INSTALL_VENV))/bin/python $(RUN) -m pytest -m long tests/test_installed.py; \
+	 done
 
 docs: $(READY)
 	@$(RUN) -m mkdocs build --strict --quiet
