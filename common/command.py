@@ -66,13 +66,13 @@ def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> 
     """
     token = _only_parses.set(True)
     try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
             main(words)
     except _ParsedError as parsed:
         values = vars(parsed.arguments)
         return values, {name: parsed.parser.get_default(name) for name in values}
     except SystemExit:
-        raise ValueError((said.getvalue().strip().splitlines() or ["it would print its help"])[-1]) from None
+        raise ValueError((stderr.getvalue().strip().splitlines() or ["it would print its help"])[-1]) from None
     finally:
         _only_parses.reset(token)
     raise AssertionError("every command parses its arguments with `parser` first")
@@ -173,12 +173,12 @@ def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
         # Unicode errors are ValueErrors that name no file, so the system's sentences are asked first.
-        told = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError | StoppedError) else None)
-        if told is None:
+        message = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError | StoppedError) else None)
+        if message is None:
             raise
         if os.environ.get(system_errors.TRACEBACK):
             traceback.print_exc()
-        _say(told)
+        _say(message)
         return getattr(error, "exit_code", TRY_AGAIN if system_errors.may_pass(error) else MISUSED)
 
 

@@ -19,10 +19,10 @@ def has_gpu() -> bool:
 
 
 def num_threads() -> int:
-    """As many as torch would take: what it was told where it is loaded, else OMP_NUM_THREADS or the processors that this process may use."""
+    """As many as torch would take: its own setting where it is loaded, else OMP_NUM_THREADS or the processors that this process may use."""
     if "torch" in sys.modules:
         import torch
 
         return torch.get_num_threads()
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() and int(setting) else len(os.sched_getaffinity(0))

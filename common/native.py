@@ -50,9 +50,9 @@ def load(source: Path) -> ctypes.CDLL:
             _compile(compiler, source, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().split("\n")[0]
+        message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().split("\n")[0]
         raise ValueError(
-            f"{source.name} could not be compiled by `{' '.join(compiler)}` into {target.parent}: {said or error}; try another compiler"
+            f"{source.name} could not be compiled by `{' '.join(compiler)}` into {target.parent}: {message or error}; try another compiler"
             " (gcc, clang, or `pip install ziglang`), or set XDG_CACHE_HOME to another folder"
         ) from error
 

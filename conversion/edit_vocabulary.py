@@ -105,8 +105,10 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
         if not path.is_file():
             continue
         old = read_json(path, expected="")
-        told = in_words_of_both(old, source=str(hf.directory)) if name == CONFIG_NAME else old
-        renumbered = with_new_ids(told, tables.new_ids, num_rows=tables.rows) if tables.new_ids is not None else Renumbered(told)
+        translated = in_words_of_both(old, source=str(hf.directory)) if name == CONFIG_NAME else old
+        renumbered = (
+            with_new_ids(translated, tables.new_ids, num_rows=tables.rows) if tables.new_ids is not None else Renumbered(translated)
+        )
         if name == CONFIG_NAME and tables.tokenizer_files is not None and not sees_nothing(renumbered):
             copy_processor(hf.directory, staging)
         lost += [f"{name} has {key} {token_id}, a token that is not kept: it is unset" for key, token_id in renumbered.lost]
@@ -180,7 +182,7 @@ def _edit(arguments: Any) -> Edit:
     if arguments.tie:
         return vocabulary_edit.tie
     if arguments.keep is not None:
-        return partial(vocabulary_edit.keep, wanted=_read_list(arguments.keep)[0])
+        return partial(vocabulary_edit.keep, requested=_read_list(arguments.keep)[0])
     listed, is_json = _read_list(arguments.append_tokens) if arguments.append_tokens is not None else ([], True)
     tokens = [token for token in listed if isinstance(token, str)]
     if len(tokens) < len(listed):

@@ -103,11 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     for kind, figures in manifest.facts["quantization"].items():
-        print(f"  {kind}: {figures['tensors']} tensors, {figures['bits_per_weight']:.1f} bits a weight{_said(figures)}")
+        print(f"  {kind}: {figures['tensors']} tensors, {figures['bits_per_weight']:.1f} bits a weight{_rounding_note(figures)}")
     return command.DONE
 
 
-def _said(figures: dict[str, Any]) -> str:
+def _rounding_note(figures: dict[str, Any]) -> str:
     share = figures["rounding_share"]
     return "" if not share else f", steps of rounding about {share:.1%} of the weights' size"
 

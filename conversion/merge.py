@@ -148,7 +148,7 @@ def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments:
         "model_type": target.hf.model_type,
         "vocab_size": target.tables.rows,
         "tie_word_embeddings": target.tables.is_tied,
-        "merge": _told(work),
+        "merge": _settings(work),
     }
     with staged_directory(output_dir, required_bytes=total) as staging:
         with Progress("merging", total=total, unit="B", is_bytes=True) as progress:
@@ -288,32 +288,32 @@ def _facts(model: Model) -> dict[str, Any]:
     return dict(manifest.facts) if manifest is not None else {}
 
 
-def _told(work: Merge) -> dict[str, Any]:
+def _settings(work: Merge) -> dict[str, Any]:
     """What the manifest and the model card say of a merge."""
-    told: dict[str, Any] = {"method": work.method.name, "to": work.target.name}
+    settings: dict[str, Any] = {"method": work.method.name, "to": work.target.name}
     if work.base is not None:
-        told["base"] = work.base.name
+        settings["base"] = work.base.name
     if work.method.name == "slerp":
-        told |= {"models": [model.name for model in work.models], "place": work.method.place}
+        settings |= {"models": [model.name for model in work.models], "place": work.method.place}
     else:
-        told["weights"] = {model.name: weight for model, weight in zip(work.models, work.method.weights, strict=True)}
+        settings["weights"] = {model.name: weight for model, weight in zip(work.models, work.method.weights, strict=True)}
     if work.method.patterns:
-        told["patterns"] = {name: dict(patterns) for name, patterns in work.method.patterns.items()}
+        settings["patterns"] = {name: dict(patterns) for name, patterns in work.method.patterns.items()}
     if work.method.name in DELTAS[1:]:
-        told["density"] = work.method.density
+        settings["density"] = work.method.density
     if work.method.name.startswith("dare"):
-        told["seed"] = work.method.seed
+        settings["seed"] = work.method.seed
     if work.chat_from is not None:
-        told["chat_from"] = work.chat_from.name
-    return told
+        settings["chat_from"] = work.chat_from.name
+    return settings
 
 
 def _card(work: Merge, name: str) -> str:
     """README.md for a hub."""
     sources = [f"- {model.name}" for model in (work.target, *work.others)]
     front = ["---", "library_name: transformers", "tags:", "- merge", "---"]
-    told = [f"- {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in _told(work).items()]
-    parts = ["\n".join(front), f"# {name}", "A merge of", "\n".join(sources), "## How", "\n".join(told)]
+    lines = [f"- {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in _settings(work).items()]
+    parts = ["\n".join(front), f"# {name}", "A merge of", "\n".join(sources), "## How", "\n".join(lines)]
     return "\n\n".join([*parts, "Licence: not stated; those of the merged models bind it."]) + "\n"
 
 

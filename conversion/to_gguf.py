@@ -161,8 +161,8 @@ def _compare_model(file: GGUFFile, checkpoint: HFCheckpoint, kind: str) -> list[
         for key, value in config.items()
         if key in checkpoint.config and key not in facts_of_loading and not _same(value, checkpoint.config[key])
     ]:
-        told = ", ".join(f"{key} is {config[key]} and not {checkpoint.config[key]}" for key in different)
-        raise ValueError(f"{file.path}: {told}")
+        differences = ", ".join(f"{key} is {config[key]} and not {checkpoint.config[key]}" for key in different)
+        raise ValueError(f"{file.path}: {differences}")
     expected = [name for name in checkpoint.names() if not (checkpoint.tie_word_embeddings and name == checkpoint.output_name)]
     if left := set(tensors) ^ set(expected):
         raise ValueError(f"{file.path} and {checkpoint.directory} do not both have {', '.join(sorted(left)[:5])}")

@@ -104,8 +104,8 @@ class Side:
             raise ValueError(f"{directory} has no vocab_size in its config.json")
         megatron = _megatron_config(hf)
         # Some of the rows of a table of positions may be of padding.
-        told = ((megatron or config).get(key) for key in ("max_position_embeddings", "n_positions"))
-        positions = next((number for number in told if isinstance(number, int)), _UNLIMITED)
+        limits = ((megatron or config).get(key) for key in ("max_position_embeddings", "n_positions"))
+        positions = next((number for number in limits if isinstance(number, int)), _UNLIMITED)
         return cls(directory, "Hugging Face", megatron, False, hf.untied_tensors(), directory, positions, rows)
 
     @classmethod

@@ -171,8 +171,8 @@ def _cut(
     free_bytes, size = free_memory(), TextSize.estimate(scanner, paths)
     bands = similar.curve[0] if similar else 0
     cut = choose(size, free_bytes=free_bytes, workers=workers, passes=passes, memory_bytes=memory_bytes, similar_bands=bands)
-    said = sentence(size, cut, free_bytes=free_bytes, workers=workers, substrings=substrings is not None)
-    print(f"dedup: {said}", file=sys.stderr)
+    message = sentence(size, cut, free_bytes=free_bytes, workers=workers, substrings=substrings is not None)
+    print(f"dedup: {message}", file=sys.stderr)
     require_free_space(scratch, cut.disk_bytes)
     with written_aside(chosen) as file:
         file.write(json.dumps(asdict(cut)).encode())

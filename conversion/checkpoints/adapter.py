@@ -50,8 +50,8 @@ def find_base(directory: Path, base: Path | None) -> Path:
     if named and base is None and not folder.is_absolute() and not folder.is_dir():
         folder = directory / named
     if (base is None and not named) or not folder.is_dir():
-        said = f"{base}, which does not exist" if base else f"{named or 'no model'}, which is not a folder here"
-        raise ValueError(f"the adapter in {directory} belongs to {said}; give the folder of its base model with --base")
+        problem = f"{base}, which does not exist" if base else f"{named or 'no model'}, which is not a folder here"
+        raise ValueError(f"the adapter in {directory} belongs to {problem}; give the folder of its base model with --base")
     return folder
 
 
@@ -69,13 +69,13 @@ def add_adapter(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
         tensors = load_file(directory / WEIGHTS_NAME)
         adapted: Any = get_peft_model(model, LoraConfig.from_pretrained(str(directory)))
         # PEFT itself leaves what it does not find at random numbers, and warns.
-        wanted = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
-        lacks, unknown = sorted(wanted - set(tensors)), sorted(set(tensors) - wanted)
+        expected = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+        lacks, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if lacks or unknown:
-            told = (
+            problem = (
                 f"lacks {len(lacks)} tensors, first {lacks[0]}" if lacks else f"has {len(unknown)} tensors of no place, first {unknown[0]}"
             )
-            raise ValueError(f"the adapter {told}")
+            raise ValueError(f"the adapter {problem}")
         set_peft_model_state_dict(adapted, tensors)
         merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
     except (ValueError, RuntimeError, KeyError, TypeError, OSError, SafetensorError) as error:

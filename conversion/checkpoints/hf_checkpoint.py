@@ -267,12 +267,12 @@ def copy_config(source_dir: Path, output_dir: Path, *, without: Collection[str] 
     Args:
         without: keys that hold no more.
     """
-    said = read_json(source_dir / CONFIG_NAME, expected="expected the source's config")
-    told = {key: value for key, value in in_words_of_both(said, source=str(source_dir)).items() if key not in without}
-    if told == said:
+    source_config = read_json(source_dir / CONFIG_NAME, expected="expected the source's config")
+    new_config = {key: value for key, value in in_words_of_both(source_config, source=str(source_dir)).items() if key not in without}
+    if new_config == source_config:
         shutil.copyfile(source_dir / CONFIG_NAME, output_dir / CONFIG_NAME)
     else:
-        write_json(output_dir / CONFIG_NAME, told)
+        write_json(output_dir / CONFIG_NAME, new_config)
 
 
 def copy_processor(source_dir: Path, output_dir: Path) -> None:

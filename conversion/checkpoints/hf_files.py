@@ -124,9 +124,9 @@ def read_json(path: Path, *, expected: str) -> dict[str, Any]:
 
 def tied_by_config(config: Mapping[str, Any]) -> bool:
     """Whether config.json says that input embedding and output layer are one matrix."""
-    said = language_part(config) or config
-    default = config.get("tie_word_embeddings", said.get("model_type") not in _UNTIED_BY_DEFAULT)
-    return bool(said.get("tie_word_embeddings", default))
+    text_config = language_part(config) or config
+    default = config.get("tie_word_embeddings", text_config.get("model_type") not in _UNTIED_BY_DEFAULT)
+    return bool(text_config.get("tie_word_embeddings", default))
 
 
 def language_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -232,26 +232,26 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
         ValueError: if it has both and they disagree, or two types of rotary positions: each version would read another model.
     """
     part = language_part(config)
-    said = config if part is None else part
-    _require_one_rope_type(said, source)
-    rotary = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
+    settings = config if part is None else part
+    _require_one_rope_type(settings, source)
+    rotary = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
     added: dict[str, Any] = {}
-    for where, told in ((rotary, _rotary_words(said)), ("num_local_experts", _expert_words(said))):
-        if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
-            keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
+    for where, older in ((rotary, _rotary_words(settings)), ("num_local_experts", _expert_words(settings))):
+        if wrong := [key for key, value in older.items() if key in settings and settings[key] != value]:
+            keys = " and ".join(f'"{key}": {json.dumps(older[key])}' for key in wrong)
             raise ValueError(
                 f"{source} has a config.json whose {where}, which transformers 5 reads, contradicts its other keys, which transformers 4 reads;"
                 f" add {keys} if {where} is right, otherwise correct {where}"
             )
-        added |= {key: value for key, value in told.items() if key not in said}
+        added |= {key: value for key, value in older.items() if key not in settings}
     return with_language_values(config, **added) if added else dict(config)
 
 
 def _require_one_rope_type(config: Mapping[str, Any], source: str) -> None:
     """Refuse `type` beside another `rope_type`: most classes of transformers 4 go by the former, those of 5 by the latter."""
     for key in ("rope_scaling", "rope_parameters"):
-        told = _mapping(config.get(key))
-        for rope in (told, *map(_mapping, told.values())):  # of layers with a window and of those without, where they differ
+        settings = _mapping(config.get(key))
+        for rope in (settings, *map(_mapping, settings.values())):  # of layers with a window and of those without, where they differ
             older, newer = rope.get("type"), rope.get("rope_type")
             if None not in (older, newer) and older != newer:
                 raise ValueError(
@@ -263,19 +263,19 @@ def _require_one_rope_type(config: Mapping[str, Any], source: str) -> None:
 def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the words of transformers 5 in a configuration are in those of 4; empty where it has none."""
     scaling, parameters = _mapping(config.get("rope_scaling")), _mapping(config.get("rope_parameters"))
-    told: dict[str, Any] = {}
+    older: dict[str, Any] = {}
     if any(isinstance(value, dict) for value in parameters.values()) and config.get("model_type") not in _TWO_ROTATIONS:
         return {}  # of a class that transformers 4 does not have, and 5 would take its words for these
     if "sliding_attention" in parameters:  # a base for layers with a window, and another for those without
-        told["rope_local_base_freq"] = _mapping(parameters["sliding_attention"]).get("rope_theta")
+        older["rope_local_base_freq"] = _mapping(parameters["sliding_attention"]).get("rope_theta")
         parameters = _mapping(parameters.get("full_attention"))
-    told["rope_theta"] = parameters.get("rope_theta", scaling.get("rope_theta"))
-    told["partial_rotary_factor"] = parameters.get("partial_rotary_factor")
-    others = {key: value for key, value in parameters.items() if key not in told}
-    told = {key: value for key, value in told.items() if value is not None}
+    older["rope_theta"] = parameters.get("rope_theta", scaling.get("rope_theta"))
+    older["partial_rotary_factor"] = parameters.get("partial_rotary_factor")
+    others = {key: value for key, value in parameters.items() if key not in older}
+    older = {key: value for key, value in older.items() if value is not None}
     if others and (others != {"rope_type": "default"} or config.get("model_type") in DEFAULT_ROPE_SCALING):
-        told["rope_scaling"] = others
-    return told
+        older["rope_scaling"] = others
+    return older
 
 
 # Types whose layers with a window rotate otherwise, for which transformers 4 has words of its own.
@@ -301,7 +301,7 @@ def load_config(directory: Path) -> PretrainedConfig:
     """
     from transformers import AutoConfig
 
-    said = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
-    told = in_words_of_both(said, source=str(directory))
+    content = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+    translated = in_words_of_both(content, source=str(directory))
     config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    return config if told == said else type(config).from_dict(told)
+    return config if translated == content else type(config).from_dict(translated)

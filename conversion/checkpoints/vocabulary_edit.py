@@ -96,8 +96,8 @@ class Tables:
     @property
     def row_tensors(self) -> list[LazyTensor]:
         """The tensors that have something for each token."""
-        wanted = (self.input_name, self.output_name, *self.layers.biases, *self.layers.beside)
-        return [self.tensors[name] for name in wanted if name in self.tensors]
+        names = (self.input_name, self.output_name, *self.layers.biases, *self.layers.beside)
+        return [self.tensors[name] for name in names if name in self.tensors]
 
     def with_tensors(self, changed: Sequence[LazyTensor], **fields: Any) -> Tables:
         """The same with some tensors changed or added."""
@@ -264,14 +264,14 @@ def _old_ids(directory: Path, starts: Mapping[str, Sequence[str]]) -> dict[str, 
     return {new: [known[token] for token in old] for new, old in starts.items()}
 
 
-def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
+def keep(tables: Tables, requested: Sequence[str | int]) -> Tables:
     """Keep the rows of some tokens; the others go, and ids close up in their old order.
 
     Kept besides: added tokens, bytes, the single characters of those tokens, and every token on the way to one of them by the
     merges; `data_prep.tokenizers.pruning` says why.
 
     Args:
-        wanted: tokens as the tokenizer writes them, or ids.
+        requested: tokens as the tokenizer writes them, or ids.
 
     Raises:
         ValueError: if there is no tokenizer, or a token is unknown to it.
@@ -280,7 +280,7 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     from data_prep.tokenizers.pruning import prune_tokenizer
 
     tokenizer = load_tokenizer(tables.source)
-    ids = _ids_of(wanted, tokenizer.get_vocab(), tables.source)
+    ids = _ids_of(requested, tokenizer.get_vocab(), tables.source)
     pruning = prune_tokenizer(read_description(tables.source, tokenizer), dict.fromkeys(ids, 1), min_count=1)
     files = derived_files(tables.source, tokenizer, pruning.description, new_ids=pruning.new_ids)
     kept = torch.tensor(pruning.old_ids)
@@ -295,16 +295,16 @@ def _selected(tensor: LazyTensor, kept: Tensor) -> Tensor:
     return tensor.read()[kept]
 
 
-def _ids_of(wanted: Sequence[str | int], vocabulary: Mapping[str, int], source: Path) -> set[int]:
+def _ids_of(requested: Sequence[str | int], vocabulary: Mapping[str, int], source: Path) -> set[int]:
     known = set(vocabulary.values())
-    unknown = [item for item in wanted if item not in (vocabulary if isinstance(item, str) else known)]
+    unknown = [item for item in requested if item not in (vocabulary if isinstance(item, str) else known)]
     if unknown:
         raise ValueError(
-            f"{len(unknown)} of the {len(wanted)} tokens to keep are not in the tokenizer of {source}, the first {unknown[0]!r}"
+            f"{len(unknown)} of the {len(requested)} tokens to keep are not in the tokenizer of {source}, the first {unknown[0]!r}"
         )
-    if not wanted:
+    if not requested:
         raise ValueError("the list of tokens to keep is empty")
-    return {vocabulary[item] if isinstance(item, str) else item for item in wanted}
+    return {vocabulary[item] if isinstance(item, str) else item for item in requested}
 
 
 Edit = Callable[[Tables], Tables]

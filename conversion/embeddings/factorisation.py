@@ -82,17 +82,17 @@ def _gram(matrix: Tensor, blocks: list[Tensor]) -> np.ndarray:
     return gram
 
 
-def choose_factorised_size(wanted: int | str | None, *, num_tokens: int, hidden_size: int) -> int | None:
+def choose_factorised_size(requested: int | str | None, *, num_tokens: int, hidden_size: int) -> int | None:
     """Dimensions of the coordinates, None for no factorisation.
 
     Raises:
-        ValueError: if there are fewer than wanted.
+        ValueError: if there are fewer than requested.
     """
     most = min(num_tokens, hidden_size)
-    if wanted is None or wanted == FULL:
-        return None if wanted is None else most
-    if not 1 <= int(wanted) <= most:
+    if requested is None or requested == FULL:
+        return None if requested is None else most
+    if not 1 <= int(requested) <= most:
         raise ValueError(
-            f"--factorised-size is {wanted}; expected 1 to {most}, what {num_tokens} source tokens of {hidden_size} dimensions allow, or {FULL}"
+            f"--factorised-size is {requested}; expected 1 to {most}, what {num_tokens} source tokens of {hidden_size} dimensions allow, or {FULL}"
         )
-    return int(wanted)
+    return int(requested)

@@ -77,8 +77,8 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     config = language_config(checkpoint.config)
     expected = config.get("vocab_size")
     if num_rows not in rows_of_vocabulary(config):
-        said = f"says vocab_size {expected}; repair the checkpoint" if expected is not None else "has no vocab_size; add it there"
-        raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}")
+        problem = f"says vocab_size {expected}; repair the checkpoint" if expected is not None else "has no vocab_size; add it there"
+        raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {problem}")
     _require_whole_vocabulary(checkpoint, num_rows)
     layers = TokenLayers(
         input_name,
@@ -117,17 +117,17 @@ def _require_whole_vocabulary(checkpoint: HFCheckpoint, num_rows: int) -> None:
     """
     config = checkpoint.config
     if per_layer := [name for name in checkpoint.names() if name.endswith("embed_tokens_per_layer.weight")]:
-        told = (language_part(config) or config).get("vocab_size_per_layer_input")
-        if told != num_rows or checkpoint.shape(per_layer[0])[0] != num_rows:
+        size_per_layer = (language_part(config) or config).get("vocab_size_per_layer_input")
+        if size_per_layer != num_rows or checkpoint.shape(per_layer[0])[0] != num_rows:
             raise ValueError(
-                f"{checkpoint.directory} has vocab_size_per_layer_input {told} in its config.json and {checkpoint.shape(per_layer[0])[0]} rows in"
+                f"{checkpoint.directory} has vocab_size_per_layer_input {size_per_layer} in its config.json and {checkpoint.shape(per_layer[0])[0]} rows in"
                 f" {per_layer[0]}, but {num_rows} rows per token: ids beyond those have no vector per layer, and no other vocabulary can be given"
                 " to such a model"
             )
-    for part, said in config.items():
-        if isinstance(said, dict) and "vocab_offset" in said:
+    for part, settings in config.items():
+        if isinstance(settings, dict) and "vocab_offset" in settings:
             raise ValueError(
-                f"{checkpoint.directory} has vocab_offset {said['vocab_offset']} in {part} of its config.json: ids from there on are no text, so no"
+                f"{checkpoint.directory} has vocab_offset {settings['vocab_offset']} in {part} of its config.json: ids from there on are no text, so no"
                 " other vocabulary can be given to such a model"
             )
 
@@ -156,8 +156,8 @@ def require_same_padding(checkpoint: HFCheckpoint, pad_id: int | None) -> None:
         )
 
 
-def choose_output_layer(wanted: str | None, *, source_is_tied: bool, source: str) -> str:
-    """What becomes of the output layer: as wanted, or as the source has it.
+def choose_output_layer(requested: str | None, *, source_is_tied: bool, source: str) -> str:
+    """What becomes of the output layer: as requested, or as the source has it.
 
     `tied`: input and output are one matrix.  `copied`: the output starts as a copy of the transferred input and is trained apart (what
     the GaMS paper calls tied).  `transferred`: the source's own output layer is transferred.  `random`: drawn from N(mean, variance).
@@ -165,14 +165,14 @@ def choose_output_layer(wanted: str | None, *, source_is_tied: bool, source: str
     Raises:
         ValueError: if the source lacks what is requested.
     """
-    if wanted is None:
+    if requested is None:
         return "tied" if source_is_tied else "transferred"
-    if wanted == "tied" and not source_is_tied:
+    if requested == "tied" and not source_is_tied:
         raise ValueError(
             f"--output-layer tied would drop the output layer of {source}, which is a matrix of its own; choose transferred, copied or random"
         )
-    if wanted == "transferred" and source_is_tied:
+    if requested == "transferred" and source_is_tied:
         raise ValueError(
             f"--output-layer transferred needs an output layer of its own, but {source} ties it to the input embeddings; choose tied or copied"
         )
-    return wanted
+    return requested

@@ -46,8 +46,8 @@ def _option(flag: str, words: str, default: Any = None, *, kind: str = "", also:
         also: what else than methods it serves.
         how: as of `add_argument`.
     """
-    told = {"flag": flag, "words": words, "kind": kind, "also": also, "how": how}
-    return field(default_factory=factory, metadata=told) if factory is not MISSING else field(default=default, metadata=told)
+    metadata = {"flag": flag, "words": words, "kind": kind, "also": also, "how": how}
+    return field(default_factory=factory, metadata=metadata) if factory is not MISSING else field(default=default, metadata=metadata)
 
 
 def _count(flag: str, words: str, default: int | None = None, **how: Any) -> Any:
@@ -182,7 +182,7 @@ METHOD_NAME: dict[str, Any] = {"type": _name_of_method, "choices": tuple(METHODS
 
 @dataclass(frozen=True)
 class TransferRequest:
-    """What to transfer and how.  What some methods learn from or are told stands under `TransferInputs` too, opened.
+    """What to transfer and how.  The inputs of some methods are in `TransferInputs` too, opened.
 
     Attributes:
         tokenizer: folder of the target tokenizer; None where the vocabulary is made from the source's alone.
@@ -190,7 +190,7 @@ class TransferRequest:
         output_layer: None keeps the source's way, see `choose_output_layer`.
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
-        learning: None where nothing is told, which is the defaults.
+        learning: None for the defaults.
     """
 
     source: Path = _path("--source DIR", "Hugging Face checkpoint of the source model, with its tokenizer", MISSING, required=True)
@@ -285,8 +285,8 @@ def _flag(option: Field[Any]) -> str:
     """An option as sentences name it."""
     if option.name == "learning":
         return "--steps N and the other options of learning"
-    told = option.metadata
-    return " ".join(filter(None, (told["flag"], told["how"].get("metavar", ""))))
+    metadata = option.metadata
+    return " ".join(filter(None, (metadata["flag"], metadata["how"].get("metavar", ""))))
 
 
 # What methods learn from or are told: field of the request -> its option and what it is.
@@ -337,20 +337,20 @@ def _add(
     hidden: bool = False,
 ) -> None:
     for option in fields(options):
-        told, default = option.metadata, option.default
-        if "flag" not in told or option.name in leave_out:
+        metadata, default = option.metadata, option.default
+        if "flag" not in metadata or option.name in leave_out:
             continue
-        words, also = told["words"], told["also"]
-        if told["kind"]:
+        words, also = metadata["words"], metadata["also"]
+        if metadata["kind"]:
             words += f" ({'; '.join(filter(None, (', '.join(_users(option.name)), also)))})" if uses is None else ""
         if default not in (None, MISSING):
             words += f" (default: {f'{default:,}' if isinstance(default, int) else default})"
         elif option.name == "special_tokens":
             default = []
-        is_hidden = hidden or (uses is not None and told["kind"] and option.name not in uses and not also)
+        is_hidden = hidden or (uses is not None and metadata["kind"] and option.name not in uses and not also)
         # Whether any option of learning is given decides whether there are any.
         given = None if default is MISSING or options is LearningOptions else default
-        parser.add_argument(told["flag"], default=given, help=argparse.SUPPRESS if is_hidden else words, **told["how"])
+        parser.add_argument(metadata["flag"], default=given, help=argparse.SUPPRESS if is_hidden else words, **metadata["how"])
 
 
 def _users(name: str) -> list[str]:

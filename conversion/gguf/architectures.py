@@ -467,9 +467,9 @@ def places(architecture: Architecture, names: Sequence[str], config: Mapping[str
         name for name in [*table, *sorted(seconds)] if name not in names and name != "output.weight"
     ]  # absent where it is the embedding
     if unknown or missing:
-        said = [f"has {', '.join(_shortened(unknown))}, which {architecture.model_type} does not have"] if unknown else []
-        said += [f"lacks {', '.join(_shortened(missing))}"] if missing else []
-        raise ValueError(f"{source} {' and '.join(said)}")
+        problems = [f"has {', '.join(_shortened(unknown))}, which {architecture.model_type} does not have"] if unknown else []
+        problems += [f"lacks {', '.join(_shortened(missing))}"] if missing else []
+        raise ValueError(f"{source} {' and '.join(problems)}")
     return (place for name in names if name in table for place in table[name])
 
 

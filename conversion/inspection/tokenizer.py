@@ -70,7 +70,7 @@ def check_up(description: Description, directory: Path, *, other_python: Path | 
     texts = [*_TEXTS, *(f"a {token} b{token}c" for token in specials)]
     own = _read(tokenizer, texts)
     others = _readings(directory, other_python)
-    told = {name: _compared(description, name, read, texts, own, specials) for name, read in others.items()}
+    comparisons = {name: _compared(description, name, read, texts, own, specials) for name, read in others.items()}
     try:
         frame: Any = frame_of(tokenizer)
         around = f"{tokenizer.convert_ids_to_tokens(list(frame.front))} and {tokenizer.convert_ids_to_tokens(list(frame.back))}"
@@ -81,7 +81,7 @@ def check_up(description: Description, directory: Path, *, other_python: Path | 
     except ValueError as error:
         unreached = str(error)
     description.tokenizer = {
-        **told,
+        **comparisons,
         "special tokens": {role: str(token) for role, token in tokenizer.special_tokens_map.items()},
         "around a text": around,
         "chat template": "yes" if tokenizer.chat_template else "none",

@@ -246,22 +246,22 @@ def split_windows(token_ids: Sequence[int], *, start_id: int, window_tokens: int
         scored = end
 
 
-def choose_window_tokens(num_positions: int | None, wanted: int | None = None) -> int:
-    """Window length for a model: as wanted, else the smaller of its position table and 2048.
+def choose_window_tokens(num_positions: int | None, requested: int | None = None) -> int:
+    """Window length for a model: as requested, else the smaller of its position table and 2048.
 
     Args:
         num_positions: positions that the model has, None if there is no limit.
 
     Raises:
-        ValueError: if more is wanted than the model has, or less than 2.
+        ValueError: if more is requested than the model has, or less than 2.
     """
-    if wanted is None:
+    if requested is None:
         return min(num_positions or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
-    if wanted < 2:
-        raise ValueError(f"--context-length is {wanted}; it must be at least 2")
-    if num_positions is not None and wanted > num_positions:
-        raise ValueError(f"--context-length is {wanted}, but the model has {num_positions} positions; use {num_positions} or less")
-    return wanted
+    if requested < 2:
+        raise ValueError(f"--context-length is {requested}; it must be at least 2")
+    if num_positions is not None and requested > num_positions:
+        raise ValueError(f"--context-length is {requested}, but the model has {num_positions} positions; use {num_positions} or less")
+    return requested
 
 
 class Memory(Protocol):

@@ -112,9 +112,9 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
         **overrides,
     )
     model = config.configure_model(tokenizer=None).eval()
-    wanted = model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))
-    loaded = dist_checkpointing.load({"model": without_extra_state(wanted)}, str(weights))["model"]
-    loaded = with_no_extra_state(loaded, wanted)
+    expected = model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))
+    loaded = dist_checkpointing.load({"model": without_extra_state(expected)}, str(weights))["model"]
+    loaded = with_no_extra_state(loaded, expected)
     model.load_state_dict({name.removeprefix(prefix): value for name, value in loaded.items()})
     _fold(model, saved)
     return model

@@ -126,8 +126,8 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
 
     def run(mask: Tensor | None) -> Seen:
         # Such a model takes padding from the ids themselves, which are random here, or none; the engine begins behind it.
-        told = {"position_ids": positions_behind_padding(mask, like=batch.ids, first=first_position)} if masked else {}
-        seen["logits"] = model(batch.ids, attention_mask=mask, **told).logits
+        positions = {"position_ids": positions_behind_padding(mask, like=batch.ids, first=first_position)} if masked else {}
+        seen["logits"] = model(batch.ids, attention_mask=mask, **positions).logits
         return dict(seen)
 
     with torch.inference_mode():

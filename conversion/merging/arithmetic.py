@@ -129,20 +129,20 @@ class _Trim:
     @classmethod
     def of(cls, rows: Rows, shape: Sequence[int], density: float) -> _Trim:
         """Find the smallest magnitude that is kept: by its upper sixteen bits, then by all of them (magnitudes are ordered as their bits are)."""
-        wanted = int(density * math.prod(shape))
-        if wanted == math.prod(shape):
+        num_kept = int(density * math.prod(shape))
+        if num_kept == math.prod(shape):
             return cls(-1.0, 0)
         upper = torch.zeros(1 << 16, dtype=torch.int64)
         for block in blocks(shape):
             upper += torch.bincount(_bits(rows(*block)) >> 16, minlength=1 << 16)
-        high, above = _place(upper, wanted)
+        high, above = _place(upper, num_kept)
         lower = torch.zeros(1 << 16, dtype=torch.int64)
         for block in blocks(shape):
             bits = _bits(rows(*block))
             lower += torch.bincount(bits[bits >> 16 == high] & 0xFFFF, minlength=1 << 16)
-        low, above_low = _place(lower, wanted - above)
+        low, above_low = _place(lower, num_kept - above)
         threshold = torch.tensor(high << 16 | low, dtype=torch.int32).view(torch.float32)
-        return cls(float(threshold), wanted - above - above_low)
+        return cls(float(threshold), num_kept - above - above_low)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The next block with what is too small set to 0."""
@@ -158,8 +158,8 @@ def _bits(rows: Tensor) -> Tensor:
     return rows.abs().contiguous().view(torch.int32).flatten().to(torch.int64)
 
 
-def _place(counts: Tensor, wanted: int) -> tuple[int, int]:
-    """The highest number from which on at least `wanted` are counted, and how many are counted above it."""
+def _place(counts: Tensor, num_kept: int) -> tuple[int, int]:
+    """The highest number from which on at least `num_kept` are counted, and how many are counted above it."""
     from_here = counts.flip(0).cumsum(0).flip(0)
-    number = int(torch.nonzero(from_here >= wanted).max()) if wanted else len(counts) - 1
+    number = int(torch.nonzero(from_here >= num_kept).max()) if num_kept else len(counts) - 1
     return number, int(from_here[number] - counts[number])

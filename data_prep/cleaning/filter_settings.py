@@ -101,8 +101,8 @@ def read_filters(name: str) -> dict[str, Any]:
             settings_for(whole, language)
         close_groups(whole)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        said = str(error) if isinstance(error, ValueError) else "a part is not of the form that the built-in settings have"
-        raise ValueError(f"{path}, {said}") from error
+        problem = str(error) if isinstance(error, ValueError) else "a part is not of the form that the built-in settings have"
+        raise ValueError(f"{path}, {problem}") from error
     return whole
 
 

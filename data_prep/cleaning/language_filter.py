@@ -118,8 +118,8 @@ class LanguageFilter:
         self._identifier: Identifier = _py3langid() if model is None else fasttext_model.load(model)
         self._labels = tuple(language_code(label) for label in self._identifier.labels)
         self._min_score = min_score
-        self._wanted = [self._find(asked, groups if close_languages == TOGETHER else {}) for asked in languages]
-        self._all_places = frozenset().union(*(wanted.places for wanted in self._wanted))
+        self._requested = [self._find(asked, groups if close_languages == TOGETHER else {}) for asked in languages]
+        self._all_places = frozenset().union(*(requested.places for requested in self._requested))
 
     def _find(self, asked: str, groups: Groups) -> _Wanted:
         code = language_code(asked)
@@ -158,37 +158,39 @@ class LanguageFilter:
         scores = self._identifier.probabilities(text)
         best = int(scores.argmax())
         found = f"{self._identifier.labels[best]} {scores[best]:.2f}"
-        shares = [sum(float(scores[place]) for place in wanted.places) for wanted in self._wanted]
+        shares = [sum(float(scores[place]) for place in requested.places) for requested in self._requested]
         in_language = [
-            wanted
-            for wanted, share in zip(self._wanted, shares)
+            requested
+            for requested, share in zip(self._requested, shares)
             if share >= self._min_score
-            and (best in wanted.places or (share >= _LEAST_OF_FASTTEXT and not are_close(wanted.asked, self._identifier.labels[best])))
+            and (
+                best in requested.places or (share >= _LEAST_OF_FASTTEXT and not are_close(requested.asked, self._identifier.labels[best]))
+            )
         ]
         if not in_language:
             return None, found
-        script = _script_of(text) if any(wanted.scripts for wanted in in_language) else ""
-        for wanted in sorted(in_language, key=lambda one: best not in one.places):  # the most probable first, else as asked for
-            if not wanted.scripts or script in wanted.scripts:
-                return wanted.asked, None
+        script = _script_of(text) if any(requested.scripts for requested in in_language) else ""
+        for requested in sorted(in_language, key=lambda one: best not in one.places):  # the most probable first, else as asked for
+            if not requested.scripts or script in requested.scripts:
+                return requested.asked, None
         return None, f"{found} in {script} script"
 
     def cut(self, text: str) -> tuple[str, list[str]]:
         """The text without its paragraphs (lines) in other languages or scripts, and these.
 
         A paragraph goes if it has letters enough to tell and the languages that were asked for are improbable; one that is too short
-        or could be either goes only where both its neighbours that could be told go (at an end, the only one).
+        or without a verdict is removed only if both its nearest neighbours with a verdict are (at an end, the only one).
         """
         lines = text.split("\n")
-        told = [self._tell(line) for line in lines]
-        if False not in told:
+        verdicts = [self._tell(line) for line in lines]
+        if False not in verdicts:
             return text, []
-        stays = _with_neighbours(told)
+        stays = _with_neighbours(verdicts)
         gone = [line for line, kept in zip(lines, stays) if not kept and line.strip()]
         return "\n".join(line for line, kept in zip(lines, stays) if kept).strip("\n"), gone
 
     def _tell(self, line: str) -> bool | None:
-        """Whether a line is in one of the languages and its script; None where that cannot be told."""
+        """Whether a line is in one of the languages and its script; None where that cannot be decided."""
         if sum(map(str.isalpha, line)) < _LETTERS_TO_TELL:
             return None
         line = line[:_CHARACTERS]
@@ -196,22 +198,22 @@ class LanguageFilter:
         if sum(float(scores[place]) for place in self._all_places) < _OTHER_BELOW:
             return False
         script = _script_of(line)
-        if all(wanted.scripts and script not in wanted.scripts for wanted in self._wanted):
+        if all(requested.scripts and script not in requested.scripts for requested in self._requested):
             return False
         best = int(scores.argmax())
         return True if best in self._all_places else None
 
 
-def _with_neighbours(told: Sequence[bool | None]) -> list[bool]:
-    """What stays: where that could not be told, what the nearest before and behind that could be told do not both deny."""
-    before, behind = _nearest(told), _nearest(told[::-1])[::-1]
-    return [known if known is not None else {one, other} - {None} != {False} for known, one, other in zip(told, before, behind)]
+def _with_neighbours(verdicts: Sequence[bool | None]) -> list[bool]:
+    """What stays: a line without a verdict stays unless the nearest verdicts before and after it are both negative."""
+    before, behind = _nearest(verdicts), _nearest(verdicts[::-1])[::-1]
+    return [known if known is not None else {one, other} - {None} != {False} for known, one, other in zip(verdicts, before, behind)]
 
 
-def _nearest(told: Sequence[bool | None]) -> list[bool | None]:
-    """For each the last that could be told, up to itself."""
+def _nearest(verdicts: Sequence[bool | None]) -> list[bool | None]:
+    """For each line the last verdict up to itself."""
     found: list[bool | None] = []
-    for known in told:
+    for known in verdicts:
         found.append(known if known is not None or not found else found[-1])
     return found
 

@@ -194,8 +194,8 @@ def decide_by_ranges(work: RangeWork, similar: Similar, *, workers: int) -> Layo
     news, number = set(shards), 0
     while news:
         number += 1
-        told = set[int]().union(*_run(f"round {number}, asking", answer, blocks, work, workers))
-        asked = sorted({layout.runs[run].shard for run in told} | (news if number == 1 else set()))
+        answered = set[int]().union(*_run(f"round {number}, asking", answer, blocks, work, workers))
+        asked = sorted({layout.runs[run].shard for run in answered} | (news if number == 1 else set()))
         changed = _run(f"round {number}, deciding", decide_shard, [placing[shard] for shard in asked], work, workers)
         news = {shard for shard, is_news in zip(asked, changed) if is_news}
     finish_shard(done, work.state, {"num_rounds": number})

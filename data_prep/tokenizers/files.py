@@ -124,10 +124,10 @@ def _first_bytes(path: Path) -> bytes:
         return stream.read(1 << 10)
 
 
-def _load(directory: Path, told: Callable[[str, bytes], bytes]) -> Any:
-    """What transformers makes of a folder with some files' content as `told` has it."""
+def _load(directory: Path, translate: Callable[[str, bytes], bytes]) -> Any:
+    """What transformers makes of a folder with some files' content as `translate` has it."""
     try:
-        with _readable(directory, told) as readable:
+        with _readable(directory, translate) as readable:
             tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)
         if tokenizer.is_fast:
             tokenizer.backend_tokenizer.encode("a")  # some post-processors end in a panic at their first text
@@ -273,12 +273,12 @@ def _in_words_of_both(name: str, content: bytes) -> bytes:
         return content
     if not isinstance(config, dict):
         return content
-    told = dict(config)
-    if told.get("tokenizer_class") == _CLASS_OF_5:
-        told["tokenizer_class"] = _CLASS_OF_BOTH
-    if isinstance(told.get("extra_special_tokens"), list):
-        told.setdefault("additional_special_tokens", told.pop("extra_special_tokens"))
-    return content if told == config else (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode()
+    translated = dict(config)
+    if translated.get("tokenizer_class") == _CLASS_OF_5:
+        translated["tokenizer_class"] = _CLASS_OF_BOTH
+    if isinstance(translated.get("extra_special_tokens"), list):
+        translated.setdefault("additional_special_tokens", translated.pop("extra_special_tokens"))
+    return content if translated == config else (json.dumps(translated, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _without_a_callers_settings(name: str, content: bytes) -> bytes:
@@ -294,16 +294,16 @@ def without_a_callers_settings(description: Mapping[str, Any]) -> dict[str, Any]
 
 
 @contextlib.contextmanager
-def _readable(directory: Path, told: Callable[[str, bytes], bytes]) -> Iterator[Path]:
-    """The folder, or a copy of the tokenizer in it where `told` changes a file's content."""
+def _readable(directory: Path, translate: Callable[[str, bytes], bytes]) -> Iterator[Path]:
+    """The folder, or a copy of the tokenizer in it where `translate` changes a file's content."""
     path = directory / CONFIG_NAME
-    if told is _in_words_of_both and (not path.is_file() or path.read_bytes() == told(CONFIG_NAME, path.read_bytes())):
+    if translate is _in_words_of_both and (not path.is_file() or path.read_bytes() == translate(CONFIG_NAME, path.read_bytes())):
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="scion-tokenizer-") as folder:
         copy = Path(folder) / directory.name
         copy.mkdir()
-        write_tokenizer_files(copy, {name: told(name, content) for name, content in read_tokenizer_files(directory).items()})
+        write_tokenizer_files(copy, {name: translate(name, content) for name, content in read_tokenizer_files(directory).items()})
         if (directory / "config.json").is_file():  # by which the library takes a class where tokenizer_config.json names none
             shutil.copyfile(directory / "config.json", copy / "config.json")
         yield copy

@@ -187,7 +187,7 @@ def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, A
 def _adds_nothing(config: Mapping[str, Any], named: Mapping[str, Any], backend: Mapping[str, Any]) -> bool:
     """Whether transformers makes of tokenizer_config.json, and of the special tokens in a file of their own, no more than tokenizer.json says."""
     known = {token["id"]: _described(token) for token in backend["added_tokens"]}
-    told = {int(number): _described(token) for number, token in config.get("added_tokens_decoder", {}).items()}
+    described = {int(number): _described(token) for number, token in config.get("added_tokens_decoder", {}).items()}
     special = {*_PLAIN_CLASSES[config["tokenizer_class"]], *_special_tokens(config), *_special_tokens(named)}
     cuts = backend["pre_tokenizer"] or {}
     prefixes = bool(config.get("add_prefix_space", False))
@@ -196,7 +196,7 @@ def _adds_nothing(config: Mapping[str, Any], named: Mapping[str, Any], backend: 
         and not any(config.get(name) for name in _ADDING)
         and set(named) <= {*_SPECIAL, _ADDITIONAL, _EXTRA}
         and ("added_tokens_decoder" in config or all(isinstance(token, str) for token in named.values()))
-        and all(known.get(number) == token for number, token in told.items())
+        and all(known.get(number) == token for number, token in described.items())
         and special <= {content for content, *_ in known.values()}
         and cuts.get("add_prefix_space", prefixes) == prefixes
         and backend["truncation"] is None
@@ -212,9 +212,9 @@ def _content(token: str | Mapping[str, str]) -> str:
     return token if isinstance(token, str) else token["content"]
 
 
-def _contents(told: Any) -> Any:
+def _contents(value: Any) -> Any:
     """The token of a role, or the list of those without one."""
-    return list(map(_content, told)) if isinstance(told, list) else told if told is None else _content(told)
+    return list(map(_content, value)) if isinstance(value, list) else value if value is None else _content(value)
 
 
 def _special_tokens(config: Mapping[str, Any]) -> set[str]:
@@ -236,5 +236,7 @@ def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | dict[str
     found = {"default" if path.parent == directory else path.stem: path.read_text(encoding="utf-8") for path in files if path.is_file()}
     if found:
         return found["default"] if list(found) == ["default"] else found
-    told: str | Sequence[Mapping[str, str]] | None = config.get("chat_template")
-    return told if told is None or isinstance(told, str) else {template["name"]: template["template"] for template in told}
+    templates: str | Sequence[Mapping[str, str]] | None = config.get("chat_template")
+    return (
+        templates if templates is None or isinstance(templates, str) else {template["name"]: template["template"] for template in templates}
+    )

@@ -51,9 +51,9 @@ def token_distillation(models: Models, batch: Batch, rows: Mapping[str, Tensor])
     Args:
         rows: as `Models.target` takes them.
     """
-    wanted, _ = models.source(batch, logits=False)
+    expected, _ = models.source(batch, logits=False)
     found, _ = models.target(batch, rows, logits=False)
-    return _difference(batch, found, wanted)
+    return _difference(batch, found, expected)
 
 
 def token_distillation_with_output(models: Models, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -61,10 +61,10 @@ def token_distillation_with_output(models: Models, batch: Batch, rows: Mapping[s
 
     Arguments and result are as of `token_distillation`.
     """
-    wanted, _ = models.source(batch, logits=False)
+    expected, _ = models.source(batch, logits=False)
     found, logits = models.target(batch, rows, logits=True)
     assert logits is not None
-    distance, prediction = _difference(batch, found, wanted), _next_token_loss(batch, logits)
+    distance, prediction = _difference(batch, found, expected), _next_token_loss(batch, logits)
     return distance + prediction * (distance / prediction).detach()
 
 
@@ -89,11 +89,11 @@ def approximate_likelihood(models: Models, batch: Batch, rows: Mapping[str, Tens
     Args:
         rows: as `Models.target` takes them.
     """
-    _, wanted = models.source(batch, logits=True)
+    _, expected = models.source(batch, logits=True)
     _, found = models.target(batch, rows, logits=True)
-    assert wanted is not None and found is not None
+    assert expected is not None and found is not None
     with torch.no_grad():
-        old = chunk_log_likelihoods(wanted, batch.source_ids, batch.source_chunks, batch.num_chunks)
+        old = chunk_log_likelihoods(expected, batch.source_ids, batch.source_chunks, batch.num_chunks)
     new = chunk_log_likelihoods(found, batch.target_ids, batch.target_chunks, batch.num_chunks)
     return coin_divergence(old, new).mean()
 
@@ -134,8 +134,8 @@ def _log_likelihoods(logits: Tensor, ids: Tensor) -> Tensor:
     return -losses.view(len(ids), -1)
 
 
-def _difference(batch: Batch, found: Tensor, wanted: Tensor) -> Tensor:
-    compared = found.flatten(0, 1)[batch.target_places].float(), wanted.flatten(0, 1)[batch.source_places].float()
+def _difference(batch: Batch, found: Tensor, expected: Tensor) -> Tensor:
+    compared = found.flatten(0, 1)[batch.target_places].float(), expected.flatten(0, 1)[batch.source_places].float()
     return functional.mse_loss(*compared)
 
 
