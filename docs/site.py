@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.door import STAGES, Command, commands  # noqa: E402 (the checkout first)
+from common.cli import STAGES, Command, commands  # noqa: E402 (the checkout first)
 from common.python_path import python_path  # noqa: E402
 
 _PAGE = re.compile(r"`docs/([\w/-]+\.md)`")

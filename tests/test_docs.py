@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from common import command
-from common.door import STAGES, commands
+from common.cli import STAGES, commands
 from recipes.projects import smollm2
 from tests.processes import ROOT, run_command
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from common.door import STAGES, commands
+from common.cli import STAGES, commands
 from tests.processes import ROOT
 
 GROUND = "common"

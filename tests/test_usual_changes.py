@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.door import STAGES
+from common.cli import STAGES
 from tests.conversion.tiny_families import save_tiny_model
 from tests.eval.tiny_models import tiny_tokenizer
 from tests.processes import ROOT

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.whole.case import CONTENDERS, Case, Contender, empty_python, ours, script
 from benchmarks.whole.material import VOCAB_SIZE, Material
-from common.door import commands
+from common.cli import commands
 
 UNIT = "MB of text"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.door import ROOT
+from common.cli import ROOT
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe, build_from_mapping, raise_all
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from common import command
-from common.door import ROOT
+from common.cli import ROOT
 from common.lease import InUseError
 from common.process_identity import ProcessIdentity, end_with_parent
 from recipes.pipelines.file import Task, command_of, dependencies_of, tasks_of

@@ -11,7 +11,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest
-from common.door import ROOT
+from common.cli import ROOT
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import recipe_changes
 

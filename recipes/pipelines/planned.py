@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.artifacts import Manifest
-from common.door import ROOT
+from common.cli import ROOT
 from common.plain_files import read_json
 from conversion.families import FAMILIES, language_config
 from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.door import ROOT
+from common.cli import ROOT
 from conversion.embeddings import METHODS
 from recipes.projects.project import MATERIAL, SMOLLM2, TINY, LoadedProject, load_project
 from recipes.projects.schedule import chosen_recipe, exported_steps

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from common.door import ROOT
+from common.cli import ROOT
 from common.plain_files import literal_loader, parse_yaml, read_json, read_text
 from conversion.embeddings import METHODS
 from conversion.families import family_of

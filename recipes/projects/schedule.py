@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from common.door import ROOT
+from common.cli import ROOT
 from recipes.projects.schema import Project, Training
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe

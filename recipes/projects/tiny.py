@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.door import ROOT
+from common.cli import ROOT
 from recipes.projects.project import MATERIAL, TINY, LoadedProject
 from recipes.projects.schema import Evaluation, Language, Vocabulary
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common import VERSION
-from common.door import STAGES, commands, completion, find, overview, typed_names
+from common.cli import STAGES, commands, completion, find, overview, typed_names
 from tests.processes import ROOT
 
 KNOWN = commands()
@@ -20,7 +20,7 @@ KNOWN = commands()
 def scion(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "common.door", *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "common.cli", *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
     )
 
 
@@ -35,7 +35,7 @@ def test_every_command_is_listed_under_its_stage_in_order() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    pipe = f'for i in 1 2 3 4 5; do "{sys.executable}" -m common.door | head -1; done'
+    pipe = f'for i in 1 2 3 4 5; do "{sys.executable}" -m common.cli | head -1; done'
     done = subprocess.run(["bash", "-c", pipe], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == "" and done.stdout == "usage: scion COMMAND ...\n" * 5
 
@@ -68,7 +68,7 @@ def test_a_shortest_word_names_each_command_again() -> None:
 
 
 def test_bash_completes_commands_and_options() -> None:
-    script = f'scion() {{ "{sys.executable}" -m common.door "$@"; }}\n{completion("bash", KNOWN)}'
+    script = f'scion() {{ "{sys.executable}" -m common.cli "$@"; }}\n{completion("bash", KNOWN)}'
     ask = script + 'COMP_WORDS=($WORDS); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _scion; echo "${COMPREPLY[@]}"'
 
     def completed(words: str) -> list[str]:
