@@ -1,4 +1,4 @@
-"""Packages resolve inside the checkout, commands stand at the door and answer at once, imports go one way and in no circle."""
+"""Packages resolve inside the checkout, commands stand at the top level and answer at once, imports go one way and in no circle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEFORE = {
     "eval": {GROUND, "data_prep", "nemo_patches", "conversion", "recipes"},
 }
 # Checkpoints name classes of nemo_patches (io.json), and families its functions: its modules stay where they are.
-WITHOUT_ROOMS = {GROUND, "nemo_patches"}
+WITHOUT_SUBPACKAGES = {GROUND, "nemo_patches"}
 HEAVY = {"torch", "transformers", "nemo", "megatron", "lightning", "lm_eval", "gensim", "matplotlib", "hydra"}
 
 
@@ -55,7 +55,7 @@ def _imports_in(source: str) -> list[tuple[int, str]]:
 
 
 def runnable(root: Path) -> set[str]:
-    """Modules that are commands, those in rooms too, which other commands start."""
+    """Modules that are commands, those in subpackages too, which other commands start."""
     return {module for module, path in modules(root).items() if "\n    command.run(main)\n" in path.read_text(encoding="utf-8")}
 
 
@@ -85,14 +85,14 @@ def circle_problems(root: Path) -> list[str]:
     return []
 
 
-def room_problems(root: Path) -> list[str]:
+def subpackage_problems(root: Path) -> list[str]:
     """Files at the top level of a stage that are no commands."""
     problems = []
     typed = {command.module for command in commands(root)}
-    for stage in BEFORE.keys() - WITHOUT_ROOMS:
+    for stage in BEFORE.keys() - WITHOUT_SUBPACKAGES:
         for path in (root / stage).glob("*.py"):
             if path.name != "__init__.py" and f"{stage}.{path.stem}" not in typed:
-                problems.append(f"{stage}/{path.name} is no command: it belongs into a room")
+                problems.append(f"{stage}/{path.name} is not a command: it belongs into a subpackage")
     for module, path in modules(root).items():
         if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
             problems.append(f"{module} does not say which question it answers")
@@ -121,7 +121,7 @@ def token_count_problems(root: Path) -> list[str]:
     ]
 
 
-CHECKS = [order_problems, circle_problems, room_problems, borrowed_command_problems, token_count_problems]
+CHECKS = [order_problems, circle_problems, subpackage_problems, borrowed_command_problems, token_count_problems]
 _COMMAND = '"""Says something."""\nfrom common import command\n\n\ndef main(argv=None):\n    return 0\n\n\nif __name__ == "__main__":\n    command.run(main)\n'
 
 
@@ -136,8 +136,8 @@ def test_the_house_is_in_order(check) -> None:
         (order_problems, "data_prep/reading/later.py", "from conversion import families\n", "imports conversion.families"),
         (order_problems, "common/tables.py", "def f():\n    import eval.running.results\n", "imports eval.running.results"),
         (circle_problems, "data_prep/reading/first.py", "def f():\n    from data_prep.reading import second\n", "data_prep.reading.second"),
-        (room_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is no command"),
-        (room_problems, "eval/new_room/__init__.py", "", "eval.new_room does not say"),
+        (subpackage_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is no command"),
+        (subpackage_problems, "eval/new_room/__init__.py", "", "eval.new_room does not say"),
         (borrowed_command_problems, "data_prep/reading/borrowing.py", "from data_prep.clean import main\n", "the command data_prep.clean"),
         (
             token_count_problems,

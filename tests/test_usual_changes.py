@@ -104,24 +104,24 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def test_every_path_and_room_of_the_map_exists() -> None:
+def test_every_path_and_subpackage_of_the_map_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rooms, _, changes = text.partition("## The rooms")[2].partition("## The usual changes")
+    subpackages, _, changes = text.partition("## Subpackages")[2].partition("## The usual changes")
     shown, stage = set(), ""
-    for named_stage, row in re.findall(r"^\| (?:`(\w+)`)? ?\| (.*?) \|", rooms, re.MULTILINE):
+    for named_stage, row in re.findall(r"^\| (?:`(\w+)`)? ?\| (.*?) \|", subpackages, re.MULTILINE):
         stage = named_stage or stage
         shown.add(stage)
-        for room in re.findall(r"`([\w/]+)`", row):
-            assert (ROOT / stage / room).is_dir() or (ROOT / stage / "embeddings" / room).is_dir(), (stage, room)
+        for subpackage in re.findall(r"`([\w/]+)`", row):
+            assert (ROOT / stage / subpackage).is_dir() or (ROOT / stage / "embeddings" / subpackage).is_dir(), (stage, subpackage)
     assert shown == {"common", *STAGES}
     named = re.findall(r"`([\w.]+/[\w./-]*)`", changes)
     assert len(named) > 20 and [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_every_room_is_on_the_map() -> None:
-    map_ = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The rooms")[2].partition("## The usual changes")[0]
-    rooms = {path.parent.name for stage in STAGES if stage != "nemo_patches" for path in (ROOT / stage).glob("*/__init__.py")}
-    assert [room for room in sorted(rooms) if f"`{room}" not in map_ and f"/{room}`" not in map_] == []
+def test_every_subpackage_is_on_the_map() -> None:
+    map_ = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Subpackages")[2].partition("## The usual changes")[0]
+    subpackages = {path.parent.name for stage in STAGES if stage != "nemo_patches" for path in (ROOT / stage).glob("*/__init__.py")}
+    assert [subpackage for subpackage in sorted(subpackages) if f"`{subpackage}" not in map_ and f"/{subpackage}`" not in map_] == []
 
 
 def test_a_family(copy: Path, tmp_path: Path) -> None:
