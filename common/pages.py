@@ -38,7 +38,7 @@ class Drawing:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A page; every value is escaped, and one that the template names and nobody gives is an error."""
+    """A page; every value is escaped, and a value that the template names but is not given is an error."""
     return _environment().get_template(template).render(values)
 
 

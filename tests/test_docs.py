@@ -185,3 +185,26 @@ def test_files_that_are_named_exist() -> None:
         f"{page.name}: {name}" for page in pages for name in path.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()
     ]
     assert gone == []
+
+
+# Riddles that once stood for terms of docs/glossary.md or for plain sentences.
+PHRASES = (
+    "at each door", "characters that make a run go", "computing activations again", "cuts words by the", "decides all that is drawn",
+    "gpus that are not there", "has not got", "hostile texts", "in a room", "is to lie below", "kept to be read", "makes no use of",
+    "may not be written to", "much alike", "nobody gives", "nothing to go by", "samples cut among", "see later tokens", "who is left",
+)  # fmt: skip
+PACKAGES = ("common", "data_prep", "nemo_patches", "conversion", "recipes", "slurm", "eval", "benchmarks")
+
+
+def test_no_text_has_words_that_nobody_looks_for() -> None:
+    """Pages and code alike; a string of several lines is one sentence."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    files += [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in files
+        for text in [" ".join(path.read_text(encoding="utf-8").lower().split()).replace('" f"', "").replace('" "', "")]
+        for phrase in PHRASES
+        if phrase in text
+    ]
+    assert found == []

@@ -1,4 +1,4 @@
-"""Run llama.cpp's convert_hf_to_gguf.py with an answer to the one question that it cannot answer for a tokenizer of one's own.
+"""Run llama.cpp's convert_hf_to_gguf.py with the pre-tokenization rule of a tokenizer that it does not know.
 
 The script tells the rule by which a byte-level tokenizer cuts words from a digest of the ids of a test text, and knows those of published
 tokenizers only.  Started by its path and in Python's isolated mode, as both projects have a package `conversion`:

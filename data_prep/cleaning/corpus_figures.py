@@ -40,7 +40,7 @@ class CorpusFigures:
         sites: kept texts by the site of their `url`.
         other_languages: removed texts by the language that they are in; those that lost all their paragraphs to other languages by themselves.
         quality: medians over the kept texts, by the names of `QUALITY`.
-        samples: what `clean` kept to be read.
+        samples: samples of removed text that `clean` kept.
     """
 
     name: str

@@ -96,7 +96,7 @@ class DocumentFilter:
         return text, refused
 
     def to_show(self, text: str) -> str:
-        """A text, or a part of one, as it may be kept to be read: without the personal data that are not to stay, also where they come before that step."""
+        """A text, or a part of one, as a sample may show it: without the personal data to be masked, even if it was removed before that step."""
         return masked(text, self.settings.personal_data, self.settings.replacement)[0]
 
     def refusals(self, texts: Sequence[str], languages: Sequence[str | None]) -> list[tuple[str, str] | None]:

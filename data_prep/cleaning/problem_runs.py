@@ -47,7 +47,7 @@ class ProblemRuns:
         allowed: further characters that are not.
         other_alphabets: whether letters of other alphabets than the Latin one are problematic (GaMS's text can be read both ways).
         typography: whether typographic quotes, dashes, currency signs and the like are.
-        min_characters: how many make a run go.
+        min_characters: minimum length of a run to remove.
         counted: what has so many: the whole `run`, or each `token`, in which case only such tokens go.
 
     Raises:

@@ -81,7 +81,7 @@ class CleanRules:
         language_unit: what is removed for its language: a document, or its paragraphs in others too.
         layout: `flatten`: one space between words, no indentation; `keep`: lines begin and are spaced as they were.
         filters: the whole settings, as `read_filters` gives them.
-        num_samples: how many of what was taken for each reason are kept to be read.
+        num_samples: number of samples to keep for each reason.
     """
 
     problem_runs: ProblemRuns | None = None

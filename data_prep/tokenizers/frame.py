@@ -100,7 +100,9 @@ def front_words(tokens: Sequence[str]) -> str:
 def front_sentence(facts: Mapping[str, Any]) -> str:
     """What stands in front of each document of a data set, by its manifest."""
     words = front_words(facts.get(FRONT, []))
-    return f"{words} stands in front of each document" + ("" if FRONT in facts else " (by the age of the manifest, which does not say so)")
+    return f"{words} stands in front of each document" + (
+        "" if FRONT in facts else " (by the age of the manifest, which does not record it)"
+    )
 
 
 def require_own_front(tokenizer: PreTrainedTokenizerFast, facts: Mapping[str, Any], *, source: str) -> None:
