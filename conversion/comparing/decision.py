@@ -21,7 +21,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """When a comparison has text enough.
+    """When a comparison has read enough text.
 
     Attributes:
         tie: methods whose difference is significantly smaller, in bits per byte, need not be distinguished.
@@ -46,7 +46,7 @@ class DecisionRule:
 
 
 def spread_order(num_documents: int) -> list[int]:
-    """An order of which every beginning comes from all over the documents (multiples of the golden ratio, modulo 1)."""
+    """An order whose every prefix is spread over all documents (multiples of the golden ratio, modulo 1)."""
     return sorted(range(num_documents), key=lambda place: place * _GOLDEN % 1)
 
 
@@ -108,19 +108,15 @@ class Standing:
             return f"{head}: it is the only one that was measured."
         if documents < LEAST_UNITS:
             return (
-                f"No recommendation: {self.best} is lowest on {text} ({figure_of(self.values[self.best])}), but {documents} documents decide"
-                f" nothing; give at least {LEAST_UNITS}, better 30."
+                f"No recommendation: {self.best} is lowest on {text} ({figure_of(self.values[self.best])}), but {documents} documents are too"
+                f" few to decide; give at least {LEAST_UNITS}, better 30."
             )
         worse = self.significantly_worse
         others = [name for name in self.behind if name not in worse]
         if not others:
             nearest = next(iter(self.behind))
-            return f"{head}. Sure: all {len(worse)} others need more, the nearest ({nearest}) {_difference(self.behind[nearest])}."
-        sure = (
-            f"Sure of {len(worse)} of {len(self.behind)} others, which need more."
-            if worse
-            else "Not significant: no other is significantly worse."
-        )
+            return f"{head}. All {len(worse)} others are significantly worse, the nearest ({nearest}) {_difference(self.behind[nearest])}."
+        sure = f"{len(worse)} of {len(self.behind)} others are significantly worse." if worse else "No other is significantly worse."
         tied = [name for name in others if name in self.tied]
         sentence = f"{head}. {sure}"
         for words, names in (

@@ -340,7 +340,7 @@ def test_a_difference_within_a_tie_is_called_one_however_sure_it_is() -> None:
     assert (standing.significantly_worse, standing.tied) == ([], ["mean"])
     sentence = standing.recommendation("sl", {"align": [], "mean": []})
     assert sentence.endswith(
-        "no other is significantly worse. As good, within a tie of 0.02 bits per byte: mean (+0.0002 [+0.0002, +0.0002])."
+        "No other is significantly worse. As good, within a tie of 0.02 bits per byte: mean (+0.0002 [+0.0002, +0.0002])."
     )
 
 
@@ -359,11 +359,13 @@ def test_recommendation_says_how_sure_it_is() -> None:
 
     tied = sentence("source", "align", "mean", "random")
     assert re.match(
-        r"Take align \(3\.\d+ bits per byte of sl\)\. Sure of 1 of 2 others, which need more\. As good, within a tie of 0\.02 bits per byte: mean \(\+0\.0",
+        r"Take align \(3\.\d+ bits per byte of sl\)\. 1 of 2 others are significantly worse\. As good, within a tie of 0\.02 bits per byte: mean \(\+0\.0",
         tied,
     )
     assert "Of these mean needs no --text FILE." in tied and "before any training" in tied
-    assert re.match(r"Take mean .* Sure: all 1 others need more, the nearest \(random\) \+4\.\d+ \[", sentence("source", "mean", "random"))
+    assert re.match(
+        r"Take mean .* All 1 others are significantly worse, the nearest \(random\) \+4\.\d+ \[", sentence("source", "mean", "random")
+    )
     assert sentence("source", "align", "random", documents=5).startswith("No recommendation: align is lowest on sl")
 
 

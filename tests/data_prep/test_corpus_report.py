@@ -50,7 +50,7 @@ def test_the_page(runs: Path) -> None:
     page = (runs / "page/report.html").read_text()
     text = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert "news sl 4 2 2 2 " in text and "book sl 1 1 0 0 " in text
-    assert "Against plain corpus both keep only this run only plain news 2 0 2 book 1 0 0" in text
+    assert "Compared with plain corpus both keep only this run only plain news 2 0 2 book 1 0 0" in text
     assert "news: removed, language 2 0 +2 news: changed, lines: cookie notices 1 0 +1" in text
     assert "lines: cookie notices 1" in text and "Sites, 1 of 1 texts rtvslo.si 2" in text and "up to 30 words 2" in text
     assert "Languages of removed texts texts en" in text

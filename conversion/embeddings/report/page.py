@@ -21,7 +21,7 @@ _NAMES = {
     "learned": "learned from the text",
     "random": "random, by the method",
     "fallback: mean": "fallback: mean of the source tokens that spell it",
-    "fallback: random": "fallback: drawn",
+    "fallback: random": "fallback: random",
 }
 
 

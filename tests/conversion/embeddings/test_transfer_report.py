@@ -136,7 +136,7 @@ def test_page_holds_all_it_shows(written: Path) -> None:
         "Special tokens",
         "Overlap by script",
         "Text before and after",
-        "Lengths of rows",
+        "Row norms",
         "Single tokens",
     ):
         assert f"<h2>{title}</h2>" in text
@@ -216,7 +216,7 @@ def test_warnings_are_printed(folders: dict[str, Path], tmp_path: Path, capsys: 
     captured = capsys.readouterr()
     assert captured.err.splitlines()[1:] == [f"warning: {report['warnings'][0]}"], "behind the line that says what is read"
     assert f"  report: {tmp_path / 'out' / 'transfer.html'}\n" in captured.out
-    assert "Look at these rows" in (tmp_path / "out" / "transfer.html").read_text()
+    assert "Check these rows" in (tmp_path / "out" / "transfer.html").read_text()
 
 
 def test_report_text_must_have_a_name(folders: dict[str, Path], tmp_path: Path) -> None:
