@@ -98,7 +98,7 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, UnicodeEncodeError):
         found = error.object[error.start : error.end]
         return (
-            f"{_short(ascii(error.object))} cannot be written as text: {found!a} is not a character, but a byte of a file name that is no"
+            f"{_short(ascii(error.object))} cannot be written as text: {found!a} is not a character, but a byte of a file name that is not"
             f" UTF-8 or half a surrogate pair; rename the file or repair the text {_SHOWS_WHERE}"
         )
     if isinstance(error, UnicodeDecodeError):

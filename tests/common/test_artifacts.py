@@ -199,7 +199,7 @@ def test_places_where_no_output_can_be_are_refused_at_once(tmp_path: Path) -> No
         tmp_path / "nowhere/out": f"the output {tmp_path}/nowhere/out would be inside {tmp_path}/nowhere, which is not a directory;"
         " choose another --output",
         Path("/proc/out"): ": No such file or directory; choose another --output",
-        Path("/proc/deep/out"): "the output /proc/deep/out cannot be made: /proc/deep: No such file or directory; choose another --output",
+        Path("/proc/deep/out"): "/proc/deep/out cannot be created: /proc/deep: No such file or directory; choose another --output",
         tmp_path / f"{longest}čč": "4 bytes too long, as a temporary directory gets a longer name; choose a shorter --output",
     }.items():
         with pytest.raises(ValueError) as error, staged_directory(path):

@@ -326,7 +326,7 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
         ({"--steps": "0"}, "--steps is 0; expected 1 or more"),
         ({"--batch-size": "0"}, "--batch-size is 0; expected 1 or more"),
         ({"--learning-rate": "nan"}, "--learning-rate is nan; expected a number above 0"),
-        ({"--device": "cuda:99"}, "--device cuda:99 is not there: torch sees"),
+        ({"--device": "cuda:99"}, "--device cuda:99 is not available: torch sees"),
         ({"--device": "abacus"}, "--device abacus is not a device that models run on; expected cpu, cuda or cuda:1"),
         (
             {"--sequence-length": "96"},

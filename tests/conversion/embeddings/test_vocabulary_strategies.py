@@ -152,7 +152,7 @@ def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys:
     changed = sum(source(line)["input_ids"] != target(line)["input_ids"] for line in lines)
     assert facts["source_text"]["share_of_lines_changed"] == changed / len(lines)
     printed = capsys.readouterr().out
-    assert f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them intermediate; {NUM_NEW} are reached\n" in printed
+    assert f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them intermediate; {NUM_NEW} are reachable\n" in printed
     assert "  source-language text: " in printed and "  held-out text: " in printed
 
 
