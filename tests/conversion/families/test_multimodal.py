@@ -84,7 +84,7 @@ def test_the_language_model_alone(prefix: str, tmp_path: Path, tokenizer_dir: Pa
     ids = torch.arange(20)[None]
     models = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (directory, tmp_path / "alone"))
     assert torch.equal(*(model(ids).logits for model in models))
-    with pytest.raises(ValueError, match=r"has no text_config in its config.json: it is no multimodal model"):
+    with pytest.raises(ValueError, match=r"has no text_config in its config.json: it is not a multimodal model"):
         extract_language_model.extract(directory, tmp_path / "none")
     unknown = {name.replace(prefix, "another."): tensor for name, tensor in tensors.items()}
     save_file(unknown, seeing / "model.safetensors", metadata={"format": "pt"})
