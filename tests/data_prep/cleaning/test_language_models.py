@@ -123,7 +123,7 @@ def test_serbo_croatian_is_one_of_its_group() -> None:
     for language, passes in (("hr", True), ("sr-Latn", True), ("sr-Cyrl", False), ("sl", True), ("en", True)):
         asked = LanguageFilter([language])
         asked._identifier, asked._labels, asked._min_score = OneLabel(), tuple(map(language_code, OneLabel.labels)), 0.2
-        asked._wanted = [asked._find(language, CLOSE_GROUPS)]
+        asked._requested = [asked._find(language, CLOSE_GROUPS)]
         assert (asked.refuses("Zagreb je glavni grad Hrvatske.") is None) == passes, language
 
 

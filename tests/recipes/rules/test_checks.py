@@ -230,7 +230,7 @@ def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/.step_0000015.partial").mkdir()
     assert newest_checkpoint(tmp_path) == (10, tmp_path / "checkpoints/step_0000010")
     (tmp_path / "checkpoints/step_0000010/weights").write_bytes(b"123")
-    with pytest.raises(ValueError, match=r"has 3 bytes, but its manifest says 5: truncated or edited; remove .*step_0000010 to go on"):
+    with pytest.raises(ValueError, match=r"has 3 bytes, but its manifest says 5: truncated or edited; remove .*step_0000010 to resume"):
         newest_checkpoint(tmp_path)
 
 
