@@ -13,11 +13,11 @@ from typing import Any
 SUFFIX = "._extra_state"
 
 
-def without_extra_state(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def without_extra_state(expected: Mapping[str, Any]) -> dict[str, Any]:
     """What of a sharded state to ask a checkpoint for."""
-    return {name: value for name, value in wanted.items() if not name.endswith(SUFFIX)}
+    return {name: value for name, value in expected.items() if not name.endswith(SUFFIX)}
 
 
-def with_no_extra_state(loaded: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def with_no_extra_state(loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
     """What was loaded, and None for each extra state, which every module takes as nothing to load and misses if it is not there."""
-    return {**dict.fromkeys(name for name in wanted if name.endswith(SUFFIX)), **loaded}
+    return {**dict.fromkeys(name for name in expected if name.endswith(SUFFIX)), **loaded}

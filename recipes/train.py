@@ -152,8 +152,10 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
             raise
         saved = newest_checkpoint(run_dir)
         step = f"step {saved[0]} is saved" if saved else "nothing is saved yet"
-        said = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        print(f"error: the disk of {run_dir} is full ({said[0]}); free some space and run the same command again; {step}", file=sys.stderr)
+        message = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        print(
+            f"error: the disk of {run_dir} is full ({message[0]}); free some space and run the same command again; {step}", file=sys.stderr
+        )
         return command.WRONG
     if says and recipe.run.wandb_project is not None:
         print(f"to upload the run to Weights & Biases: {sync_command(run_dir)}")

@@ -146,8 +146,8 @@ def _fetch_file(url: str, sha256: str | None, cache_dir: Path) -> None:
     progress = Progress(name, total=None, unit="B", is_bytes=True)
     is_new = download(url, path, sha256=sha256, progress=progress)
     entry = add_to_record(cache_dir, path, source=url, sha256=sha256)
-    told = f"SHA-256 {entry.sha256}" if sha256 is None else "checksum correct"
-    print(f"{path}: {'downloaded' if is_new else 'already present'}, {told}")
+    description = f"SHA-256 {entry.sha256}" if sha256 is None else "checksum correct"
+    print(f"{path}: {'downloaded' if is_new else 'already present'}, {description}")
 
 
 def _fetch_wheels(requirements: Path, cache_dir: Path) -> None:

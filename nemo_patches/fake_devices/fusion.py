@@ -54,19 +54,19 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Of the inputs, each in the shape of its own, None for what is no tensor; gradients are as the outputs."""
-        inputs, wanted = list(ctx.others), []
+        inputs, expected = list(ctx.others), []
         for place, tensor, (shape, dtype, device) in zip(ctx.places, ctx.saved_tensors[: len(ctx.places)], ctx.shapes, strict=True):
             with _fusing():
                 like = torch.empty(shape, dtype=dtype, device=device) if tensor is None else tensor.detach()
             inputs[place] = like.requires_grad_(ctx.needs_input_grad[place + 1])
             if ctx.needs_input_grad[place + 1]:
-                wanted.append(place)
+                expected.append(place)
         with _fusing(), torch.enable_grad():
             result = ctx.run(*inputs)
             outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if isinstance(out, Tensor)]
-            found = torch.autograd.grad(outputs, [inputs[place] for place in wanted], gradients, allow_unused=True)
+            found = torch.autograd.grad(outputs, [inputs[place] for place in expected], gradients, allow_unused=True)
         every: list[Tensor | None] = [None] * len(inputs)
-        for place, gradient in zip(wanted, found, strict=True):
+        for place, gradient in zip(expected, found, strict=True):
             every[place] = _noted(gradient)
         return (None, *every)
 

@@ -58,12 +58,12 @@ def install(names: str) -> None:
         f"transformer-engine={version.removesuffix('.0')}": partial(install_transformer_engine, version) for version in VERSIONS
     }
     known["apex"] = install_apex
-    wanted = [name.removesuffix(".0") for name in names.split(",")]
-    if unknown := [name for name in wanted if name not in known]:
+    requested = [name.removesuffix(".0") for name in names.split(",")]
+    if unknown := [name for name in requested if name not in known]:
         raise ValueError(f"there is no stand-in for {unknown[0]!r}; expected {' or '.join(known)}, with a comma between two")
-    if len({name.partition("=")[0] for name in wanted}) < len(wanted):
+    if len({name.partition("=")[0] for name in requested}) < len(requested):
         raise ValueError(f"{names!r} names a package twice; expected one version of each")
-    for name in wanted:
+    for name in requested:
         known[name]()
 
 

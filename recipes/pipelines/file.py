@@ -300,11 +300,11 @@ def _place_problems(pipeline: Pipeline) -> Iterator[str]:
 
 def _cycles(pipeline: Pipeline) -> list[str]:
     """Stages that need themselves by way of others."""
-    needs = {
+    dependencies = {
         name: {need.stage for task in tasks_of(pipeline, name)[:1] for need in dependencies_of(pipeline, task)} for name in pipeline.stages
     }
     done: set[str] = set()
-    while ready := [name for name in needs if name not in done and needs[name] <= done]:
+    while ready := [name for name in dependencies if name not in done and dependencies[name] <= done]:
         done.update(ready)
-    left = [name for name in needs if name not in done]
+    left = [name for name in dependencies if name not in done]
     return [f"the stages {', '.join(left)} depend on each other in a cycle"] if left else []

@@ -125,12 +125,12 @@ class LocalRun:
 
     def _start_what_fits(self, lock: int, screen: Screen) -> None:
         for task in list(self._waiting):
-            needs = self._needs[task]
-            if failed := [need for need in needs if need in self.failures]:
+            dependencies = self._needs[task]
+            if failed := [need for need in dependencies if need in self.failures]:
                 self._waiting.remove(task)
                 self.failures[task] = ""
                 screen.note(task, "not started", f"it needs {failed[0].name}")
-            elif not any(need in self._waiting or need in self._running for need in needs) and (share := self._share(task)):
+            elif not any(need in self._waiting or need in self._running for need in dependencies) and (share := self._share(task)):
                 self._waiting.remove(task)
                 self._running[task] = self._start(task, share, lock)
                 screen.started(task, self._log(task))
@@ -200,7 +200,7 @@ class LocalRun:
 
     def _end_all(self) -> None:
         """Tell what runs to end, and wait for it: a training saves first, and a second signal does not wait for that."""
-        told = self._signal
+        received = self._signal
         for running in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.process.pid, signal.SIGTERM)
@@ -211,7 +211,7 @@ class LocalRun:
                 time.sleep(_POLL_SECONDS)
             _kill_group(running.process.pid)
             running.process.wait()
-        self._signal = told or self._signal
+        self._signal = received or self._signal
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

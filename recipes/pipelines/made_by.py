@@ -28,24 +28,24 @@ def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[
     module = words[2]
     if manifest.stage != module:
         return f"it was written by {manifest.stage}, not by {module}"
-    wanted, default = command.arguments_of(importlib.import_module(module).main, words[3:])
-    for name in sorted((wanted.keys() | manifest.arguments.keys()) - set(NO_MATTER)):
-        if name not in wanted:
+    expected, default = command.arguments_of(importlib.import_module(module).main, words[3:])
+    for name in sorted((expected.keys() | manifest.arguments.keys()) - set(NO_MATTER)):
+        if name not in expected:
             return f"its manifest says {name}={manifest.arguments[name]!r}, which is not among the arguments of {module}"
         made = manifest.arguments.get(name, default[name])
-        if _plain(made) != _plain(wanted[name]):
-            return f"it was made with {name}={made!r}, and the stage has {_plain(wanted[name])!r}"
+        if _plain(made) != _plain(expected[name]):
+            return f"it was made with {name}={made!r}, and the stage has {_plain(expected[name])!r}"
     for name, read in inputs:
         if read.digest not in manifest.inputs.values():
             return f"it was not made from the present output of stage {name}"
     return None
 
 
-def difference_of_run(before: Recipe, wanted: Recipe) -> str | None:
+def difference_of_run(before: Recipe, expected: Recipe) -> str | None:
     """What speaks against a finished run being that of a recipe, None where nothing does."""
-    if wanted.schedule.epochs is not None:  # a run records the steps that its passes have
-        before = replace(before, freeze=wanted.freeze, schedule=replace(before.schedule, max_steps=wanted.schedule.max_steps))
-    return "; ".join(recipe_changes(before, wanted)) or None
+    if expected.schedule.epochs is not None:  # a run records the steps that its passes have
+        before = replace(before, freeze=expected.freeze, schedule=replace(before.schedule, max_steps=expected.schedule.max_steps))
+    return "; ".join(recipe_changes(before, expected)) or None
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,8 @@ def render_stages(work: Work) -> str:
     pipeline, lines = work.pipeline, []
     for name in pipeline.stages:
         tasks = tasks_of(pipeline, name)
-        needs = dict.fromkeys(need.stage for task in tasks for need in dependencies_of(pipeline, task))
-        lines.append(f"{name}" + (f" <- {', '.join(needs)}" if needs else ""))
+        dependencies = dict.fromkeys(need.stage for task in tasks for need in dependencies_of(pipeline, task))
+        lines.append(f"{name}" + (f" <- {', '.join(dependencies)}" if dependencies else ""))
         for task in tasks:
             mark = "$" if task in work.tasks else "#"
             lines.append(f"  {mark} {shlex.join(command_of(pipeline, task))}")

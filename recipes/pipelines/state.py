@@ -104,11 +104,11 @@ def standing(pipeline: Pipeline, task: Task) -> Standing:
     return Standing(True, difference(manifest, command_of(pipeline, task), _inputs(pipeline, task)), is_own=False)
 
 
-def _standing_of_run(run_dir: Path, wanted: Recipe) -> Standing:
+def _standing_of_run(run_dir: Path, expected: Recipe) -> Standing:
     before = read_recipe(run_dir)
-    if before is None or (wanted.schedule.epochs is None and is_lengthened(before, wanted)):
+    if before is None or (expected.schedule.epochs is None and is_lengthened(before, expected)):
         return Standing(False)
-    return Standing(read_run_state(run_dir).is_finished, difference_of_run(before, wanted))
+    return Standing(read_run_state(run_dir).is_finished, difference_of_run(before, expected))
 
 
 def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
@@ -174,11 +174,11 @@ def _is_whole(output: Path, *, is_recorded: bool) -> bool:
 
 def changed_options(before: Sequence[str], now: Sequence[str]) -> str | None:
     """What is different between two commands, option by option; None where that does not touch the output."""
-    was, wanted = _options(before), _options(now)
+    was, expected = _options(before), _options(now)
     changes = [
-        f"{option or 'command'} {was.get(option, 'none')} -> {wanted.get(option, 'none')}"
-        for option in (*wanted, *(was.keys() - wanted))
-        if was.get(option) != wanted.get(option)
+        f"{option or 'command'} {was.get(option, 'none')} -> {expected.get(option, 'none')}"
+        for option in (*expected, *(was.keys() - expected))
+        if was.get(option) != expected.get(option)
     ]
     return "; ".join(changes) or None
 

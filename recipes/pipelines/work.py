@@ -135,11 +135,11 @@ def _chosen(pipeline: Pipeline, choice: Choice) -> set[str]:
         if name is not None and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ValueError(f"there is no stage {name}; {f'did you mean {near[0]}? ' if near else ''}there are {', '.join(known)}")
-    needs = {name: {need.stage for task in tasks_of(pipeline, name) for need in dependencies_of(pipeline, task)} for name in known}
-    users = {name: {other for other in known if name in needs[other]} for name in known}
+    dependencies = {name: {need.stage for task in tasks_of(pipeline, name) for need in dependencies_of(pipeline, task)} for name in known}
+    users = {name: {other for other in known if name in dependencies[other]} for name in known}
     chosen = {choice.only} if choice.only else set(known)
     if choice.until:
-        chosen &= _reached(choice.until, needs)
+        chosen &= _reached(choice.until, dependencies)
     if choice.start:
         chosen &= _reached(choice.start, users)
     if not chosen:
@@ -158,10 +158,10 @@ def _reached(start: str, steps: Mapping[str, Iterable[str]]) -> set[str]:
 
 def _in_order(pipeline: Pipeline) -> list[Task]:
     """All tasks, each stage behind those that it needs, else as the file has them."""
-    needs = {
+    dependencies = {
         name: {need.stage for task in tasks_of(pipeline, name) for need in dependencies_of(pipeline, task)} for name in pipeline.stages
     }
     order: list[str] = []
-    while len(order) < len(needs):
-        order.append(next(name for name in needs if name not in order and needs[name] <= set(order)))
+    while len(order) < len(dependencies):
+        order.append(next(name for name in dependencies if name not in order and dependencies[name] <= set(order)))
     return [task for name in order for task in tasks_of(pipeline, name)]

@@ -401,8 +401,8 @@ def _made_by(recipe: Recipe, variant: Variant) -> list[str]:
     """What a published recipe asks of its checkpoint, as this variant has it."""
     model = recipe.model
     method = None if variant.method is None or variant.method.startswith("{") else variant.method
-    wanted = {"method": method, "output_layer": variant.rule.output_layer, "vocab_size": variant.rule.replace}
-    asked = {key: value for key, value in wanted.items() if getattr(model, key) is not None and getattr(model, key) != value}
+    expected = {"method": method, "output_layer": variant.rule.output_layer, "vocab_size": variant.rule.replace}
+    asked = {key: value for key, value in expected.items() if getattr(model, key) is not None and getattr(model, key) != value}
     return [f"model.{key}={'null' if value is None else value}" for key, value in asked.items()]
 
 

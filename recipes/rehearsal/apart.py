@@ -48,9 +48,9 @@ def rehearse_apart(recipe_argument: str, overrides: Sequence[str], *, gpu: str |
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
+        message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
         if done.returncode == 2:
-            raise ValueError(said) from None
+            raise ValueError(message) from None
         all_of_it = suggested("recipes.rehearse", *words)
-        raise ValueError(f"the rehearsal of {recipe_argument} failed ({said}); `{all_of_it}` shows the whole output") from None
+        raise ValueError(f"the rehearsal of {recipe_argument} failed ({message}); `{all_of_it}` shows the whole output") from None
     return document

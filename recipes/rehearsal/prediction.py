@@ -116,11 +116,11 @@ def verdict(steps: Sequence[FirstStep]) -> tuple[bool, str, str]:
         steps: at least one; the rank that is furthest above its rehearsal is named.
     """
     worst = max(steps, key=lambda step: step.ratio)
-    told = str(worst) + (f", the largest excess of {len(steps)} ranks" if len(steps) > 1 else "")
+    description = str(worst) + (f", the largest excess of {len(steps)} ranks" if len(steps) > 1 else "")
     if worst.ratio <= 1 + TOLERANCE:
         below = min(steps, key=lambda step: step.ratio)
         less = "; less was needed than counted, so the layout has more headroom than the plan shows" if below.ratio < 1 - TOLERANCE else ""
-        return True, told + less, ""
+        return True, description + less, ""
     advice = f"more than {TOLERANCE:.0%} above"
     if match := re.search(r"uses ([^;]*)", worst.kernels):
         advice += f": {match[1]} keeps tensors that the rehearsal does not count"
@@ -131,4 +131,4 @@ def verdict(steps: Sequence[FirstStep]) -> tuple[bool, str, str]:
             advice += (
                 ", so later steps may run out of memory: use a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
             )
-    return False, told, advice
+    return False, description, advice

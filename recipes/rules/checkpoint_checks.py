@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """What differs between the checkpoint and what the recipe says of it."""
-    wanted, path = recipe.model, recipe.model.checkpoint
+    expected, path = recipe.model, recipe.model.checkpoint
     problems = []
-    if wanted.base is not None and wanted.base not in BASE_MODELS:
-        [nearest] = difflib.get_close_matches(wanted.base, list(BASE_MODELS), n=1, cutoff=0.0)
-        problems.append(f"model.base is {wanted.base!r}; did you mean {nearest}? The published models are {', '.join(BASE_MODELS)}")
-    elif wanted.base is not None and (differences := _shape_differences(wanted.base, inputs)):
+    if expected.base is not None and expected.base not in BASE_MODELS:
+        [nearest] = difflib.get_close_matches(expected.base, list(BASE_MODELS), n=1, cutoff=0.0)
+        problems.append(f"model.base is {expected.base!r}; did you mean {nearest}? The published models are {', '.join(BASE_MODELS)}")
+    elif expected.base is not None and (differences := _shape_differences(expected.base, inputs)):
         problems.append(
-            f"the recipe is for {wanted.base}, but the checkpoint {path} has {'; '.join(differences)};"
+            f"the recipe is for {expected.base}, but the checkpoint {path} has {'; '.join(differences)};"
             " give that model's checkpoint, or model.base=null to train another model"
         )
     rows = inputs.model["vocab_size"]
-    if wanted.vocab_size is not None and wanted.vocab_size != rows:
+    if expected.vocab_size is not None and expected.vocab_size != rows:
         problems.append(
-            f"the recipe is for {wanted.vocab_size:,} tokens, but the checkpoint {path} has {rows:,}; set model.vocab_size={rows}, or make"
+            f"the recipe is for {expected.vocab_size:,} tokens, but the checkpoint {path} has {rows:,}; set model.vocab_size={rows}, or make"
             " the checkpoint with the recipe's tokenizer"
         )
     facts = inputs.checkpoint.facts
     for option, value, found in (
-        ("--method", wanted.method, facts.get("method")),
-        ("--output-layer", wanted.output_layer, facts.get("head")),
+        ("--method", expected.method, facts.get("method")),
+        ("--output-layer", expected.output_layer, facts.get("head")),
     ):
         if value is not None and value != found:
             key = option[2:].replace("-", "_")
@@ -45,7 +45,7 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"the recipe is for `conversion.transfer {option} {value}`, but the checkpoint {path} was made with {found or 'none'};"
                 f" make it so, or set model.{key}={found or 'null'}"
             )
-    if wanted.fallback == "random" and (means := facts.get("num_rows_by_origin", {}).get("fallback: mean")):
+    if expected.fallback == "random" and (means := facts.get("num_rows_by_origin", {}).get("fallback: mean")):
         problems.append(
             f"the recipe is for `conversion.transfer --fallback random`, but {means:,} rows of the checkpoint {path} are means of source tokens;"
             " make it so, or set model.fallback=null"
@@ -68,27 +68,27 @@ def checkpoint_warnings(recipe: Recipe, inputs: RunInputs) -> list[str]:
 
 def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """What keeps a token table from being trained as factors, of a published run too, which has no files."""
-    wanted, model = recipe.model, inputs.model
-    if wanted.factors is None:
-        if wanted.factorised_size is None:
+    expected, model = recipe.model, inputs.model
+    if expected.factors is None:
+        if expected.factorised_size is None:
             return []
-        if wanted.checkpoint and Path(wanted.checkpoint).is_dir():
-            return [f"the recipe trains factors of {wanted.factorised_size} dimensions; give the file of the transfer as model.factors"]
+        if expected.checkpoint and Path(expected.checkpoint).is_dir():
+            return [f"the recipe trains factors of {expected.factorised_size} dimensions; give the file of the transfer as model.factors"]
         width = model["hidden_size"]
-        fits = 1 <= wanted.factorised_size <= width
-        problems = [] if fits else [f"model.factorised_size is {wanted.factorised_size}; expected 1 to {width}, the width of the model"]
+        fits = 1 <= expected.factorised_size <= width
+        problems = [] if fits else [f"model.factorised_size is {expected.factorised_size}; expected 1 to {width}, the width of the model"]
         return problems + _not_with_factors(recipe, inputs, "model.factorised_size")
     try:
-        found = read_factors(Path(wanted.factors))
+        found = read_factors(Path(expected.factors))
     except ValueError as error:
         return [str(error)]
     problems = []
     size, shape = found["primitives"].shape[0], (found["coordinates"].shape[0], found["primitives"].shape[1])
-    if wanted.factorised_size not in (None, size):
-        problems.append(f"the recipe trains factors of {wanted.factorised_size} dimensions, but {wanted.factors} has {size}")
+    if expected.factorised_size not in (None, size):
+        problems.append(f"the recipe trains factors of {expected.factorised_size} dimensions, but {expected.factors} has {size}")
     if shape != (model["vocab_size"], model["hidden_size"]):
         problems.append(
-            f"{wanted.factors} gives a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
+            f"{expected.factors} gives a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
             " both have to come from the same transfer"
         )
     return problems + _not_with_factors(recipe, inputs, "model.factors")

@@ -110,8 +110,8 @@ def _layers_at(end: str, count: int, names: Iterable[str]) -> set[str]:
     num_layers = len(set(layer_of.values()))
     if not 1 <= count <= num_layers:
         return set()
-    wanted = range(count) if end == "bottom" else range(num_layers - count, num_layers)
-    return {name for name, layer in layer_of.items() if layer in wanted}
+    expected = range(count) if end == "bottom" else range(num_layers - count, num_layers)
+    return {name for name, layer in layer_of.items() if layer in expected}
 
 
 def _nothing_matches(entry: str, names: Sequence[str]) -> str:

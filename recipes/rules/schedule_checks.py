@@ -55,8 +55,8 @@ def _ramp_problems(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    return min(divisors(number), key=lambda divisor: abs(divisor - wanted))
+def _nearest_divisor(number: int, expected: int) -> int:
+    return min(divisors(number), key=lambda divisor: abs(divisor - expected))
 
 
 def schedule_problems(recipe: Recipe) -> list[str]:

@@ -30,14 +30,14 @@ def must_launch(recipe: Recipe) -> bool:
     Raises:
         ValueError: if the recipe needs several nodes and nothing started its processes, or a launcher started another number of them.
     """
-    wanted, launcher = recipe.parallel.world_size, _launcher()
-    if launcher is not None and launcher[1] != wanted and (launcher[0] == _TORCHRUN or launcher[1] > 1):
+    expected, launcher = recipe.parallel.world_size, _launcher()
+    if launcher is not None and launcher[1] != expected and (launcher[0] == _TORCHRUN or launcher[1] > 1):
         nodes, devices = recipe.parallel.num_nodes, recipe.parallel.devices_per_node
         raise ValueError(
-            f"{launcher[0]} started {launcher[1]} processes and the recipe needs {wanted}, {devices} on each of {nodes} nodes; start one process"
+            f"{launcher[0]} started {launcher[1]} processes and the recipe needs {expected}, {devices} on each of {nodes} nodes; start one process"
             " per device, or set parallel.num_nodes and parallel.devices_per_node"
         )
-    if (launcher is not None and launcher[1] == wanted) or wanted == 1:
+    if (launcher is not None and launcher[1] == expected) or expected == 1:
         return False
     if recipe.parallel.num_nodes > 1:
         raise ValueError(

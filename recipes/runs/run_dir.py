@@ -68,8 +68,8 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int
     try:
         check_files(found[-1], manifest, contents=contents, share=share)
     except ValueError as error:
-        told = str(error).rpartition("; ")[0]
-        raise DamagedCheckpointError(f"{told}; remove {found[-1]} to resume from the checkpoint before") from error
+        description = str(error).rpartition("; ")[0]
+        raise DamagedCheckpointError(f"{description}; remove {found[-1]} to resume from the checkpoint before") from error
     return manifest.facts["step"], found[-1]
 
 
@@ -190,11 +190,11 @@ def is_lengthened(before: Recipe, now: Recipe) -> bool:
 
 def recipe_changes(before: Recipe, now: Recipe) -> list[str]:
     """What makes two recipes those of different runs, a few words for each key."""
-    was, wanted = flat_settings(asdict(before)), flat_settings(asdict(now))
+    was, expected = flat_settings(asdict(before)), flat_settings(asdict(now))
     return [
-        f"{key} was {was.get(key)!r} and is {wanted.get(key)!r}"
-        for key in (*wanted, *(was.keys() - wanted))
-        if was.get(key) != wanted.get(key) and not key.startswith(_MAY_CHANGE)
+        f"{key} was {was.get(key)!r} and is {expected.get(key)!r}"
+        for key in (*expected, *(was.keys() - expected))
+        if was.get(key) != expected.get(key) and not key.startswith(_MAY_CHANGE)
     ]
 
 

@@ -128,8 +128,8 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         """See NeMo's class."""
         model = sharded_state_dict["state_dict"]
         read_as_data()
-        wanted = {**sharded_state_dict, "state_dict": without_extra_state(model)}
-        loaded: dict[str, Any] = super().load_checkpoint(path, wanted, *arguments, **options)
+        expected = {**sharded_state_dict, "state_dict": without_extra_state(model)}
+        loaded: dict[str, Any] = super().load_checkpoint(path, expected, *arguments, **options)
         return {**loaded, "state_dict": with_no_extra_state(loaded["state_dict"], model)}
 
     def _determine_dist_ckpt_save_strategy(self) -> FullyParallelSaveStrategyWrapper:

@@ -76,14 +76,14 @@ def report_run(run_dir: Path) -> RunReport:
         limits=submission.claim.limits if submission else Limits(),
         submission=submission.number if submission else None,
     )
-    metrics, told = state.metrics, _state(decision, jobs, running, submission)
+    metrics, state_name = state.metrics, _state(decision, jobs, running, submission)
     reason = decision.reason if ended or not attempts else "the first attempt runs"
-    if told in (STOPPED, OUT_OF_LINKS) and is_disk_full(run_dir):  # on which nothing could be written of why
+    if state_name in (STOPPED, OUT_OF_LINKS) and is_disk_full(run_dir):  # on which nothing could be written of why
         reason += "; its disk is full now: free some space first"
     step = max(int(metrics.get("step", 0)), state.saved_step)
     return RunReport(
         run=str(run_dir),
-        state=told,
+        state=state_name,
         reason=reason,
         step=step,
         saved_step=state.saved_step,

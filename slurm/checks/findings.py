@@ -101,8 +101,8 @@ def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     if why := why_no_training(cluster):
         return Finding("packages", NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}")
     if wrong := [f"{name} {packages.get(name, 'is missing')}" for name, version in PINNED.items() if packages.get(name) != version]:
-        wanted = ", ".join(f"{name} {version}" for name, version in PINNED.items())
-        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes need {wanted}; install requirements.txt")
+        expected = ", ".join(f"{name} {version}" for name, version in PINNED.items())
+        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes need {expected}; install requirements.txt")
     found = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in packages.get("torch", "0.0").split(".")[:2])
     if not TORCH[0] <= found <= TORCH[1]:
         oldest, newest = (".".join(map(str, bound)) for bound in TORCH)
@@ -178,7 +178,7 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     """Whether NCCL will find the fast network."""
     for node in nodes:
         active = [port for port, state in node.infiniband.items() if "ACTIVE" in state]
-        wanted = node.fabric.get("NCCL_SOCKET_IFNAME", "")
+        expected = node.fabric.get("NCCL_SOCKET_IFNAME", "")
         if node.fabric.get("NCCL_IB_DISABLE") == "1" and active:
             return Finding(
                 "fabric", PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: otherwise NCCL uses TCP"
@@ -190,11 +190,11 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
                 f"NCCL_NET=IB, but {node.node} has no active InfiniBand port",
                 "remove it from the cluster file, or exclude the node",
             )
-        if wanted and not wanted.startswith("^") and not _names_interface(wanted, node.interfaces):
+        if expected and not expected.startswith("^") and not _names_interface(expected, node.interfaces):
             return Finding(
                 "fabric",
                 PROBLEM,
-                f"NCCL_SOCKET_IFNAME={wanted}, but {node.node} has {', '.join(node.interfaces)}",
+                f"NCCL_SOCKET_IFNAME={expected}, but {node.node} has {', '.join(node.interfaces)}",
                 "name one of these, or unset it",
             )
     ports = _by_value({node.node: f"{sum('ACTIVE' in state for state in node.infiniband.values())} active ports" for node in nodes})
@@ -215,10 +215,10 @@ def _slingshot(nodes: Sequence[NodeFacts]) -> Finding:
     return Finding("fabric", OK, f"Slingshot, {next(iter(cards))} on each node")
 
 
-def _names_interface(wanted: str, interfaces: Sequence[str]) -> bool:
+def _names_interface(expected: str, interfaces: Sequence[str]) -> bool:
     """NCCL takes prefixes, and after = whole names; several with commas."""
-    names = wanted.removeprefix("=").split(",")
-    if wanted.startswith("="):
+    names = expected.removeprefix("=").split(",")
+    if expected.startswith("="):
         return any(name in interfaces for name in names)
     return any(interface.startswith(name) for name in names for interface in interfaces)
 
@@ -230,8 +230,10 @@ def _clock(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     middle = sorted(clocks.values())[len(clocks) // 2]
     wrong = {name: clock - middle for name, clock in clocks.items() if abs(clock - middle) > MAX_CLOCK_SECONDS}
     if wrong:
-        told = ", ".join(f"{name} is {offset:+.1f} s off" for name, offset in wrong.items())
-        return Finding("clock", PROBLEM, told, "exclude the node and report it to the computing centre: its time service is not running")
+        description = ", ".join(f"{name} is {offset:+.1f} s off" for name, offset in wrong.items())
+        return Finding(
+            "clock", PROBLEM, description, "exclude the node and report it to the computing centre: its time service is not running"
+        )
     return Finding("clock", OK, f"within {max(clocks.values()) - min(clocks.values()):.3f} s of each other, the barrier included")
 
 
@@ -252,23 +254,23 @@ def _all_reduce(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[st
     if reduce is None:
         return Finding("all-reduce", PROBLEM, "did not finish", "see the log; NCCL_DEBUG=INFO in the cluster's environment gives details")
     rate = reduce["bytes_per_second"]
-    told = f"{rate / 1e9:.2f} GB/s over {reduce['tasks']} tasks of {len(nodes)} nodes ({reduce['backend']}, {reduce['mib']} MiB)"
+    description = f"{rate / 1e9:.2f} GB/s over {reduce['tasks']} tasks of {len(nodes)} nodes ({reduce['backend']}, {reduce['mib']} MiB)"
     if not reduce["is_right"]:
         return Finding(
-            "all-reduce", PROBLEM, f"gave a wrong sum; {told}", "do not train on these nodes; report them to the computing centre"
+            "all-reduce", PROBLEM, f"gave a wrong sum; {description}", "do not train on these nodes; report them to the computing centre"
         )
     gpu = GPUS.get((cluster.gpu.gpu or "").lower())
     if reduce["backend"] != "nccl" or gpu is None:
-        return Finding("all-reduce", OK, f"{told}; no usual value is known for this network")
+        return Finding("all-reduce", OK, f"{description}; no usual value is known for this network")
     expected = (gpu.network_rate if len(nodes) > 1 else gpu.nvlink_rate) / 2
     if rate < expected:
         return Finding(
             "all-reduce",
             PROBLEM,
-            f"{told}; at least {expected / 1e9:.0f} is usual",
+            f"{description}; at least {expected / 1e9:.0f} is usual",
             "NCCL_DEBUG=INFO shows which network is used; check binds and fabric",
         )
-    return Finding("all-reduce", OK, told)
+    return Finding("all-reduce", OK, description)
 
 
 def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -294,8 +296,8 @@ def first_step_finding(run_dir: Path) -> Finding:
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is no directory of a run; give that of `slurm.submit --output`")
     if steps := read_first_steps(run_dir):
-        is_right, told, advice = verdict(steps)
-        return Finding(_CHECK, OK if is_right else PROBLEM, told, advice)
+        is_right, description, advice = verdict(steps)
+        return Finding(_CHECK, OK if is_right else PROBLEM, description, advice)
     if read_rehearsal(run_dir) is None:
         return Finding(_CHECK, NOT_APPLICABLE, f"{run_dir} has no rehearsal to compare with; `slurm.submit --rehearse` makes one")
     return Finding(

@@ -34,26 +34,29 @@ def _engine(part: Mapping[str, Any]) -> list[Finding]:
     findings = [Finding("engine", OK, f"imported in {part['seconds']:g} s: {packages}")]
     version = part["packages"].get("flash-attn")
     if version is not None and not _FLASH[0] <= _numbers(version) <= _FLASH[1]:
-        wanted = " to ".join(".".join(map(str, bound)) for bound in _FLASH)
+        expected = " to ".join(".".join(map(str, bound)) for bound in _FLASH)
         findings.append(
             Finding(
-                "flash-attention", PROBLEM, f"{version}; TransformerEngine takes {wanted} for documents on an A100", "install one of them"
+                "flash-attention", PROBLEM, f"{version}; TransformerEngine takes {expected} for documents on an A100", "install one of them"
             )
         )
     kernels = {name: value for name, value in part["environment"].items() if name.startswith("NVTE_")}
     if kernels:
-        said = ", ".join(f"{name}={value}" for name, value in kernels.items())
-        findings.append(Finding("NVTE variables", OK, f"the site sets {said}, which selects TransformerEngine's kernels"))
+        message = ", ".join(f"{name}={value}" for name, value in kernels.items())
+        findings.append(Finding("NVTE variables", OK, f"the site sets {message}, which selects TransformerEngine's kernels"))
     return findings
 
 
 def _caches(part: Mapping[str, Any]) -> list[Finding]:
     shared = {name: place for name, place in part.items() if place["is shared"]}
     if shared:
-        said = "; ".join(f"{name} is {place['path']}, on {place['file system']}" for name, place in shared.items())
+        message = "; ".join(f"{name} is {place['path']}, on {place['file system']}" for name, place in shared.items())
         return [
             Finding(
-                "compile caches", PROBLEM, said, "set the variable to a directory on the node's own disk in the cluster file's environment"
+                "compile caches",
+                PROBLEM,
+                message,
+                "set the variable to a directory on the node's own disk in the cluster file's environment",
             )
         ]
     return [Finding("compile caches", OK, "; ".join(f"{place['path']} on {place['file system']}" for place in part.values()))]
@@ -66,13 +69,13 @@ def _speeds(part: Mapping[str, Any]) -> list[Finding]:
             continue
         fastest = max(measured.values())
         slow = {place: value for place, value in measured.items() if value < _SLOWEST * fastest}
-        said = ", ".join(f"{place} {value:g}" for place, value in measured.items())
+        message = ", ".join(f"{place} {value:g}" for place, value in measured.items())
         if slow and name == "TFLOP/s":
-            findings.append(Finding(name, PROBLEM, said, f"{', '.join(slow)} is slower than the others: exclude the node"))
+            findings.append(Finding(name, PROBLEM, message, f"{', '.join(slow)} is slower than the others: exclude the node"))
         elif slow:
-            findings.append(Finding(name, OK, f"{said}; {', '.join(slow)} is slower than the others, as when GPU links differ"))
+            findings.append(Finding(name, OK, f"{message}; {', '.join(slow)} is slower than the others, as when GPU links differ"))
         else:
-            findings.append(Finding(name, OK, said))
+            findings.append(Finding(name, OK, message))
     return findings
 
 
@@ -86,10 +89,13 @@ def _attention(part: Mapping[str, Any]) -> list[Finding]:
                 Finding("attention of documents", PROBLEM, f"{case}: {value}", "train such models with data.document_mask=false")
             )
         elif value > LARGEST_ATTENTION_DIFFERENCE:
-            said = f"{case}: {value:g} from the formula; expected at most {LARGEST_ATTENTION_DIFFERENCE:g}"
+            message = f"{case}: {value:g} from the formula; expected at most {LARGEST_ATTENTION_DIFFERENCE:g}"
             findings.append(
                 Finding(
-                    "attention of documents", PROBLEM, said, "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may select a correct kernel"
+                    "attention of documents",
+                    PROBLEM,
+                    message,
+                    "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may select a correct kernel",
                 )
             )
         else:
@@ -104,28 +110,30 @@ def _training(part: Mapping[str, Any]) -> list[Finding]:
         findings.append(Finding("training", PROBLEM, f"{len(losses)} and {len(plain)} of {STEPS} steps were taken", "see the log"))
     else:
         furthest = max(abs(losses[step] - plain[step]) for step in plain)
-        said = f"killed and resumed, losses differ by at most {furthest:.2g} from those of one process in {STEPS} steps"
+        message = f"killed and resumed, losses differ by at most {furthest:.2g} from those of one process in {STEPS} steps"
         if not part["was killed"]:
             findings.append(Finding("training", PROBLEM, "the run ended before it could be killed", "run it again"))
         elif furthest > LARGEST_DIFFERENCE:
             findings.append(
-                Finding("training", PROBLEM, f"{said}; expected {LARGEST_DIFFERENCE:g}", "do not train on this node; report it")
+                Finding("training", PROBLEM, f"{message}; expected {LARGEST_DIFFERENCE:g}", "do not train on this node; report it")
             )
         else:
-            findings.append(Finding("training", OK, said))
+            findings.append(Finding("training", OK, message))
     for memory in part["memory"]:
         if "reserved_gib" in memory:
-            said = f"{memory['memory_gib']:.2f} GiB allocated, {memory['reserved_gib']:.2f} reserved, with expandable_segments"
-            findings.append(Finding("memory", OK, said))
+            message = f"{memory['memory_gib']:.2f} GiB allocated, {memory['reserved_gib']:.2f} reserved, with expandable_segments"
+            findings.append(Finding("memory", OK, message))
     return findings
 
 
 def _hang(part: Mapping[str, Any]) -> list[Finding]:
-    said = f"the run ended {part['seconds']:g} s after a rank had stopped, with exit code {part['exit code']}"
+    message = f"the run ended {part['seconds']:g} s after a rank had stopped, with exit code {part['exit code']}"
     if part["exit code"] == part["expected"] and part["says that it hangs"]:
-        return [Finding("a rank that hangs", OK, said)]
+        return [Finding("a rank that hangs", OK, message)]
     return [
-        Finding("a rank that hangs", PROBLEM, f"{said}; expected {part['expected']}, by the watchdog", "see the log of the run `hanging`")
+        Finding(
+            "a rank that hangs", PROBLEM, f"{message}; expected {part['expected']}, by the watchdog", "see the log of the run `hanging`"
+        )
     ]
 
 

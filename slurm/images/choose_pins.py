@@ -87,11 +87,11 @@ def choose(pins: Mapping[str, str], installed: Mapping[str, str], *, without_nem
     patterns = (*KEPT, *keep)
     kept = {name: version for name, version in installed.items() if _matches(name, patterns)}
     unwanted = {name for name in pins if without_nemo and _matches(name, NEMO_ONLY)}
-    wanted = {name: version for name, version in pins.items() if name not in unwanted and name not in kept}
+    expected = {name: version for name, version in pins.items() if name not in unwanted and name not in kept}
     return Choice(
-        install={name: version for name, version in wanted.items() if installed.get(name) != version},
+        install={name: version for name, version in expected.items() if installed.get(name) != version},
         kept=dict(sorted(kept.items())),
-        same=tuple(sorted(name for name, version in wanted.items() if installed.get(name) == version)),
+        same=tuple(sorted(name for name, version in expected.items() if installed.get(name) == version)),
         left_out=tuple(sorted(unwanted - set(kept))),
     )
 
@@ -131,11 +131,11 @@ def problems(directory: Path, found: Mapping[str, str]) -> list[str]:
         found: normalized name -> version as the layer's Python sees them.
     """
     state = json.loads((directory / _STATE_NAME).read_text(encoding="utf-8"))
-    wanted = [(name, version, "the image's") for name, version in state["kept"].items()]
-    wanted += [(name, version, "pinned") for name, version in state["install"].items()]
+    expected = [(name, version, "the image's") for name, version in state["kept"].items()]
+    expected += [(name, version, "pinned") for name, version in state["install"].items()]
     return [
         f"{name} is {found.get(name, 'missing')}; expected {version}, {whose}"
-        for name, version, whose in wanted
+        for name, version, whose in expected
         if found.get(name) != version
     ]
 
