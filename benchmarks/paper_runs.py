@@ -217,9 +217,9 @@ def _require_in_order(path: Path, lines: Sequence[str], patterns: Mapping[str, s
 def _require_table(form: Mapping[str, Any], header: Sequence[str], rows: Sequence[Sequence[str]], patterns: Mapping[str, str]) -> None:
     """Columns in order, rows in order by their first cell, each cell by its column's pattern, and so many marked cells in each column."""
     where = f"{form['file']} {form.get('table', '')}".strip()
-    wanted = form["header"]
-    if not _all_match(wanted, header, patterns):
-        raise ValueError(f"{where} has the columns {list(header)}; the paper {wanted}")
+    expected = form["header"]
+    if not _all_match(expected, header, patterns):
+        raise ValueError(f"{where} has the columns {list(header)}; the paper {expected}")
     names = [row[0] for row in rows]
     if not _all_match(form["rows"], names, patterns):
         raise ValueError(f"{where} has the rows {names}; the paper {form['rows']}")
@@ -236,10 +236,10 @@ def _require_table(form: Mapping[str, Any], header: Sequence[str], rows: Sequenc
                 raise ValueError(f"{where} has {found} x {mark} in column {title}; expected {count}")
 
 
-def _all_match(wanted: Sequence[str], found: Sequence[str], patterns: Mapping[str, str]) -> bool:
+def _all_match(expected: Sequence[str], found: Sequence[str], patterns: Mapping[str, str]) -> bool:
     """Whether each has its pattern in order; a pattern that begins with `*` stands for any number of them."""
     text = "".join(f"{one}\n" for one in found)
-    parts = [rf"(?:{_pattern(one[1:], patterns)}\n)*" if one.startswith("*") else rf"(?:{_pattern(one, patterns)})\n" for one in wanted]
+    parts = [rf"(?:{_pattern(one[1:], patterns)}\n)*" if one.startswith("*") else rf"(?:{_pattern(one, patterns)})\n" for one in expected]
     return re.fullmatch("".join(parts), text) is not None
 
 

@@ -198,8 +198,8 @@ def summary(outcomes: Mapping[str, Outcome]) -> str:
     counts = Counter(
         DRAWING if not item.commands else outcomes[item.name].state for item in ITEMS if not item.commands or item.name in outcomes
     )
-    told = ", ".join(f"{counts[state]} {state}" for state in STATES)
-    return "\n".join([f"{len(ITEMS)} tables and figures: {told}.", "", *(f"- {state}: {what}" for state, what in STATES.items())])
+    description = ", ".join(f"{counts[state]} {state}" for state in STATES)
+    return "\n".join([f"{len(ITEMS)} tables and figures: {description}.", "", *(f"- {state}: {what}" for state, what in STATES.items())])
 
 
 def listing(outcomes: Mapping[str, Outcome]) -> str:

@@ -33,24 +33,24 @@ def taken(run_dir: Path, *kinds: str) -> dict[str, Any] | None:
     """What the file asks of this rank, which then is done with."""
     path = fault_path(run_dir)
     try:
-        wanted: dict[str, Any] = json.loads(path.read_text())
+        order: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    if wanted["rank"] != RANK or wanted["do"] not in kinds:
+    if order["rank"] != RANK or order["do"] not in kinds:
         return None
     path.unlink()
-    return wanted
+    return order
 
 
 def suffer(run_dir: Path) -> None:
-    wanted = taken(run_dir, "exit", "say")
-    if wanted is None:
+    order = taken(run_dir, "exit", "say")
+    if order is None:
         return
-    if wanted["do"] == "say":
-        print(wanted["value"], file=sys.stderr, flush=True)
+    if order["do"] == "say":
+        print(order["value"], file=sys.stderr, flush=True)
         time.sleep(0.3)  # until srun has passed it on
         os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(wanted["value"])
+    os._exit(order["value"])
 
 
 def beats(run_dir: Path) -> dict[int, str]:
@@ -93,11 +93,11 @@ def main() -> int:
         return next_state(state)
 
     def save_or_fail(run_dir: Path, step: int, *rest: Any) -> None:
-        if wanted := taken(run_dir, "save"):
+        if order := taken(run_dir, "save"):
             partial = run_dir / CHECKPOINTS_NAME / f".{checkpoint_name(step)}.partial" / "weights"
             partial.mkdir(parents=True, exist_ok=True)
             (partial / "state").write_text("ha")
-            number = getattr(errno, wanted["value"])
+            number = getattr(errno, order["value"])
             raise OSError(number, os.strerror(number), str(partial / "state"))
         save(run_dir, step, *rest)
 

@@ -316,9 +316,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     figure = _figure(arguments)
     with staged_directory(arguments.output) as staging:
         write_figure(figure, staging, title=arguments.title or _TITLES[arguments.kind])
-        told = {name: value for name, value in vars(arguments).items() if name != "output" and value}
+        given = {name: value for name, value in vars(arguments).items() if name != "output" and value}
         write_manifest(
-            staging, stage="eval.figures", facts={}, arguments=told, inputs={str(path): digest_file(path) for path in figure.sources}
+            staging, stage="eval.figures", facts={}, arguments=given, inputs={str(path): digest_file(path) for path in figure.sources}
         )
     for panel in figure.panels:
         print(markdown_table(*table(panel)))

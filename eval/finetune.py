@@ -213,12 +213,12 @@ def added_task(
 
     rows = job.tests[language]
     right = [
-        fmean(fmean(a == b for a, b in zip(wanted, one[number], strict=True)) for one in predicted)
-        for number, wanted in enumerate(rows.labels)
+        fmean(fmean(a == b for a, b in zip(expected, one[number], strict=True)) for one in predicted)
+        for number, expected in enumerate(rows.labels)
     ]
     items = [
-        Item(identity, " ".join(inputs), " ".join(wanted), " ".join(answer), {"acc": share})
-        for identity, inputs, wanted, answer, share in zip(rows.ids, rows.inputs, rows.labels, predicted[0], right, strict=True)
+        Item(identity, " ".join(inputs), " ".join(expected), " ".join(answer), {"acc": share})
+        for identity, inputs, expected, answer, share in zip(rows.ids, rows.inputs, rows.labels, predicted[0], right, strict=True)
     ]
     _, cuts = Reader(checkpoint, job.task, max_tokens=job.settings.max_tokens).passages(rows)
     return AddedTask(

@@ -212,10 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with staged_directory(arguments.output) as staging:
         known, source = frozenset(token_rows(checkpoints[0].tokenizer)), list[Pace]()
         for checkpoint in checkpoints:
-            lines, paces, told = _measured(checkpoint, settings, prompts, arguments, known)
+            lines, paces, recorded = _measured(checkpoint, settings, prompts, arguments, known)
             source = source or paces
             write_lines(staging / TEXTS_NAME / f"{checkpoint.name}.jsonl", lines)
-            figures[checkpoint.name], row = _efficiency(paces, source, {"digest": checkpoint.digest, **told})
+            figures[checkpoint.name], row = _efficiency(paces, source, {"digest": checkpoint.digest, **recorded})
             rows.append([checkpoint.name, *row])
             print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
         write_lines(staging / PROMPTS_NAME, prompts)
@@ -252,17 +252,17 @@ def _conditions(arguments: argparse.Namespace, settings: Settings, prompts: Sequ
     }
 
 
-def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], recorded: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A model's figures for JSON, and the cells of its row."""
     rates = {what: per_second(paces, f"num_{what}") for what in ("tokens", "characters", "bytes")}
-    gain, ratio = speedup(paces, source), told["target_token_ratio"]
+    gain, ratio = speedup(paces, source), recorded["target_token_ratio"]
     figures = {
-        **told,
+        **recorded,
         **{f"{what}_per_second": rate.figures() for what, rate in rates.items()},
         "speedup": gain.figures(),
         "repeats": [asdict(pace) for pace in paces],
     }
-    shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{told['prompt_tokens_per_item']:.1f}"]
+    shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{recorded['prompt_tokens_per_item']:.1f}"]
     return figures, [*(_cell(rate) for rate in rates.values()), *shown, _cell(gain)]
 
 

@@ -172,8 +172,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results and arguments.run is not None:
         from eval.running.run_logs import log_results
 
-        for told in log_results(arguments.run, arguments.output, {result["name"] for result in results}):
-            print(f"logged: {told}", file=sys.stderr, flush=True)
+        for description in log_results(arguments.run, arguments.output, {result["name"] for result in results}):
+            print(f"logged: {description}", file=sys.stderr, flush=True)
     _print_notes(results)
     problems = []
     if failures:

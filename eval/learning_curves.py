@@ -158,8 +158,8 @@ def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...
     groups: dict[tuple[str, str, str, str], list[list[Result]]] = {}
     for run in runs:
         members = [of_path[model.path] for model in run]
-        last, told = members[-1], training_of(run[-1]) or {}
-        kind = tuple(map(str, (last.method, last.vocabulary, last.head, told.get("recipe"))))
+        last, recorded = members[-1], training_of(run[-1]) or {}
+        kind = tuple(map(str, (last.method, last.vocabulary, last.head, recorded.get("recipe"))))
         groups.setdefault(kind, []).append(members)  # type: ignore[arg-type]
     curves = []
     labels = []
@@ -170,12 +170,12 @@ def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...
             for text in texts:
                 values[text].setdefault(result.step, []).append(result.bits_per_byte[text])
         last = several[0][-1]
-        told = training_of(last.evaluated) or {}
-        name = last.method or str(told["name"])
+        recorded = training_of(last.evaluated) or {}
+        name = last.method or str(recorded["name"])
         label = "own vocabulary" if last.vocabulary == "keep" else name
         label += f", {last.head} head" if several_heads and last.head is not None else ""
         label += f" ({_STRATEGIES[last.vocabulary]})" if several_vocabularies and last.vocabulary in _STRATEGIES else ""
-        labels.append((label, f"{label}, {told.get('name')}", f"{label}, {told.get('output')}"))
+        labels.append((label, f"{label}, {recorded.get('name')}", f"{label}, {recorded.get('output')}"))
         curves.append(Curve(label, name, _num_seeds(several), values))
     return tuple(replace(curve, label=_label(number, labels)) for number, curve in enumerate(curves))
 
@@ -349,9 +349,9 @@ def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     points_per_pixel = 72 / panel.figure.dpi
     height = panel.bbox.height * points_per_pixel
     low, high = panel.get_ylim()
-    wanted = [(value - low) / (high - low) * height for _, value, _ in ends]
-    placed = spread_out(wanted, gap=13.0, low=0.0, high=height)
-    for (label, value, colour), y, wish in zip(ends, placed, wanted):
+    expected = [(value - low) / (high - low) * height for _, value, _ in ends]
+    placed = spread_out(expected, gap=13.0, low=0.0, high=height)
+    for (label, value, colour), y, wish in zip(ends, placed, expected):
         panel.annotate(
             label,
             xy=(1.0, value),
@@ -364,12 +364,12 @@ def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
         )
 
 
-def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+def spread_out(expected: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
     """Positions in the order of the wanted ones, at least `gap` apart and as near to the wishes as that allows.
 
     Between `low` and `high` where there is room for all.
     """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    order = sorted(range(len(expected)), key=lambda index: expected[index])
     # Neighbours that would overlap form a block around the mean of their wishes; blocks that then touch are joined.
     blocks: list[list[float]] = []
 
@@ -378,12 +378,12 @@ def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) 
         return max(low, min(fmean(block) - length / 2, high - length))
 
     for index in order:
-        block = [wanted[index]]
+        block = [expected[index]]
         while blocks and first(blocks[-1]) + gap * len(blocks[-1]) > first(block):
             block = blocks.pop() + block
         blocks.append(block)
     placed = [first(block) + gap * number for block in blocks for number in range(len(block))]
-    result = [0.0] * len(wanted)
+    result = [0.0] * len(expected)
     for index, position in zip(order, placed):
         result[index] = position
     return result

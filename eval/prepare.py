@@ -60,9 +60,9 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     if not found and (notes := [f"{one.rows_of.file}, {note}" for one in prepared for note in one.notes]):
         raise ValueError(f"{evaluation_set.name} has no rows that can be scored: {'; '.join(notes)}")
     if not found:
-        wanted = sorted({pattern for rows_of in evaluation_set.rows for patterns in rows_of.patterns.values() for pattern in patterns})
+        expected = sorted({pattern for rows_of in evaluation_set.rows for patterns in rows_of.patterns.values() for pattern in patterns})
         fetch = " ".join(evaluation_set.fetch) or f"see {evaluation_set.home}"
-        raise ValueError(f"{source} has no file of {evaluation_set.name}; expected names such as {wanted[0]} (published: {fetch})")
+        raise ValueError(f"{source} has no file of {evaluation_set.name}; expected names such as {expected[0]} (published: {fetch})")
     return found
 
 
@@ -109,12 +109,12 @@ def _count_notes(rows_of: RowFile, split: str, found: int, files: Sequence[str],
     expected = rows_of.counts.get(split)
     if expected is None or found == expected:
         return []
-    told = f"{split}: {found} {rows_of.unit}, but {rows_of.paper or 'its publisher'} has {expected}"
+    description = f"{split}: {found} {rows_of.unit}, but {rows_of.paper or 'its publisher'} has {expected}"
     if not sample and not expected / 2 <= found <= 2 * expected:
         raise ValueError(
-            f"{', '.join(files)}: {told}; it is not the expected file: download the set again, or give --sample to prepare a sample of it"
+            f"{', '.join(files)}: {description}; it is not the expected file: download the set again, or give --sample to prepare a sample of it"
         )
-    return [told]
+    return [description]
 
 
 def _tell_apart(prepared: Prepared) -> None:

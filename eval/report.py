@@ -72,8 +72,10 @@ def write_pairs(report: Report, directory: Path) -> None:
         [test.label, test.model.name, other.name, *difference_texts(test), f"{test.adjusted_p_value:.4f}", test.verdict]
         for other, test in tests
     ]
-    told = f"# All pairs\n\n{markdown_table(header, rows, text_columns=3)}\n\nAdjusted by Holm over all {len(rows)} tests together.\n"
-    (directory / "pairs.md").write_text(told, encoding="utf-8")
+    description = (
+        f"# All pairs\n\n{markdown_table(header, rows, text_columns=3)}\n\nAdjusted by Holm over all {len(rows)} tests together.\n"
+    )
+    (directory / "pairs.md").write_text(description, encoding="utf-8")
     with open(directory / "pairs.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["score", "model", "against", "difference", "low", "high", "p_value", "p_adjusted", "verdict"])

@@ -65,10 +65,10 @@ def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask])
 
 def _chat_of_result(result: Mapping[str, Any]) -> Chat | None:
     """How a result's model was asked; None with plain prompts."""
-    told, settings = result.get("chat"), result["settings"]
-    if told is None:
+    description, settings = result.get("chat"), result["settings"]
+    if description is None:
         return None
-    return Chat(told["template"], told["special_tokens"], settings["system_prompt"], settings["fewshot_as_multiturn"])
+    return Chat(description["template"], description["special_tokens"], settings["system_prompt"], settings["fewshot_as_multiturn"])
 
 
 def _parser() -> argparse.ArgumentParser:

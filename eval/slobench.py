@@ -212,8 +212,8 @@ def _digest(folder: Path, test_set: TestSet) -> str:
 
 
 def _answer_line(test_set: TestSet, document: Mapping[str, Any], text: Text, answer: Answer) -> str:
-    told = sorted(answer) if isinstance(answer, set) else answer
-    row = {"file": test_set.file, "id": document["id"], "prompt": document["prompt"], "text": text.text, "answer": told}
+    listed = sorted(answer) if isinstance(answer, set) else answer
+    row = {"file": test_set.file, "id": document["id"], "prompt": document["prompt"], "text": text.text, "answer": listed}
     return f"{json.dumps(row, ensure_ascii=False)}\n"
 
 

@@ -41,21 +41,21 @@ def figures_of(case: Case, *, rounds: int, work: Path, missing: dict[str, str]) 
                 present.remove(contender)
                 continue
             measured[contender.name].append(found)
-            told = f"{found.seconds:.2f} s, {found.cpu_seconds:.2f} CPU s, {found.peak_bytes / 2**20:,.0f} MiB"
-            print(f"{case.name}, round {number + 1} of {rounds}, {contender.name}: {told}", file=sys.stderr, flush=True)
+            figures = f"{found.seconds:.2f} s, {found.cpu_seconds:.2f} CPU s, {found.peak_bytes / 2**20:,.0f} MiB"
+            print(f"{case.name}, round {number + 1} of {rounds}, {contender.name}: {figures}", file=sys.stderr, flush=True)
     for contender in case.contenders:
         if found_all := measured.get(contender.name):
-            told_seconds = [json.loads(found.output.rpartition("\n")[2]) for found in found_all] if contender.tells_seconds else None
+            reported_seconds = [json.loads(found.output.rpartition("\n")[2]) for found in found_all] if contender.tells_seconds else None
             yield Figure(
                 case.name,
                 case.amount,
                 case.unit,
                 contender.name,
                 contender.role,
-                tuple(seconds for told in told_seconds for seconds in told)
-                if told_seconds
+                tuple(seconds for one in reported_seconds for seconds in one)
+                if reported_seconds
                 else tuple(found.seconds for found in found_all),
-                () if told_seconds else tuple(found.cpu_seconds for found in found_all),
+                () if reported_seconds else tuple(found.cpu_seconds for found in found_all),
                 max(found.peak_bytes for found in found_all),
                 tuple(round(load, 1) for load in loads[contender.name]),
                 contender.remark,

@@ -103,7 +103,7 @@ def glance_rows(results: Results) -> Iterator[tuple[str, ...]]:
         first, *others = results.of_case(case)
         if first.role != "ours":
             continue
-        told = [
+        row = [
             ", ".join(
                 f"{other.name} {ratio}" for other in others if other.role in roles and (ratio := _ratio_text(_ratios(other, first)[which]))
             )
@@ -111,7 +111,7 @@ def glance_rows(results: Results) -> Iterator[tuple[str, ...]]:
             for which in (0, 1)
         ]
         cpu = "" if first.median_cpu is None else f"{first.median_cpu:.2f}"
-        yield case, cpu, f"{first.median_seconds:.2f}", f"{first.peak_bytes / 2**20:,.0f}", *told
+        yield case, cpu, f"{first.median_seconds:.2f}", f"{first.peak_bytes / 2**20:,.0f}", *row
 
 
 def sections(results: Results) -> Iterator[tuple[str, list[str]]]:

@@ -109,14 +109,16 @@ def _document(protocol: Protocol, row: Row, pools: dict[Any, list[Row]], *, shot
     solved = [f"{protocol.question(example)} {protocol.answer(example)}{protocol.between}" for example in examples]
     instruction = "" if protocol.instruction is None else f"{protocol.instruction(row)}\n\n"
     before, question = f"{instruction}{''.join(solved)}", protocol.question(row)
-    told = [{"question": protocol.question(example), "answer": protocol.answer(example), "after": protocol.between} for example in examples]
+    description = [
+        {"question": protocol.question(example), "answer": protocol.answer(example), "after": protocol.between} for example in examples
+    ]
     return {
         "id": str(row["id"]),
         "group": str(row.get("group", row["id"])),
         "prompt": f"{before}{question}",
         "shot_ids": [str(example["id"]) for example in examples],
         "cuts": [*reversed(_spans(solved, start=len(instruction))), _article_span(protocol, row, question, start=len(before))],
-        **({"turns": told} if turns else {}),
+        **({"turns": description} if turns else {}),
         **protocol.scored(row),
     }
 

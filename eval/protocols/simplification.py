@@ -87,18 +87,18 @@ def _grams(tokens: Sequence[str], order: int) -> Grams:
 
 def _order_scores(source: Grams, output: Grams, references: Sequence[Grams]) -> tuple[float, float, float]:
     """F1 of keeping, precision of deleting, F1 of adding, for n-grams of one length."""
-    wanted = sum(references, Counter())
+    expected = sum(references, Counter())
     # Source and output count once per reference, to be comparable with all references together.
     many_source = Counter({gram: count * len(references) for gram, count in source.items()})
     many_output = Counter({gram: count * len(references) for gram, count in output.items()})
     kept, deleted = many_source & many_output, many_source - many_output
-    kept_well = kept & wanted
+    kept_well = kept & expected
     keep_precision = _ratio(sum(kept_well[gram] / count for gram, count in kept.items()), len(kept))
-    keep_recall = _ratio(kept_well.total(), (many_source & wanted).total())
-    deleted_well = deleted - wanted
+    keep_recall = _ratio(kept_well.total(), (many_source & expected).total())
+    deleted_well = deleted - expected
     delete_precision = _ratio(sum(deleted_well[gram] / count for gram, count in deleted.items()), len(deleted))
-    added, to_add = output.keys() - source.keys(), wanted.keys() - source.keys()
-    added_well = len(added & wanted.keys())
+    added, to_add = output.keys() - source.keys(), expected.keys() - source.keys()
+    added_well = len(added & expected.keys())
     return (
         _f1(keep_precision, keep_recall),
         delete_precision,

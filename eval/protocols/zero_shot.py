@@ -299,17 +299,17 @@ def span_counts(gold: Sequence[Labels], predicted: Sequence[Labels]) -> Floats:
     Raises:
         ValueError: if a sentence has more or fewer labels in one than in the other.
     """
-    for number, (wanted, found) in enumerate(zip(gold, predicted, strict=True), start=1):
-        if len(wanted) != len(found):
-            raise ValueError(f"sentence {number} has {len(wanted)} words and {len(found)} predicted labels; expected one for each word")
+    for number, (expected, found) in enumerate(zip(gold, predicted, strict=True), start=1):
+        if len(expected) != len(found):
+            raise ValueError(f"sentence {number} has {len(expected)} words and {len(found)} predicted labels; expected one for each word")
     both = zip(spans(gold), spans(predicted), strict=True)
-    return np.array([[len(wanted & found), len(found), len(wanted)] for wanted, found in both], dtype=float).reshape(-1, 3)
+    return np.array([[len(expected & found), len(found), len(expected)] for expected, found in both], dtype=float).reshape(-1, 3)
 
 
 def f1_of_counts(counts: Floats) -> Floats:
     """F1 of summed counts, (corpora, 3) -> (corpora,); 0 where nothing is found nor wanted."""
-    right, found, wanted = counts.T
-    both = found + wanted
+    right, found, expected = counts.T
+    both = found + expected
     f1: Floats = np.divide(2 * right, both, out=np.zeros(len(counts)), where=both > 0)
     return f1
 
@@ -317,6 +317,9 @@ def f1_of_counts(counts: Floats) -> Floats:
 def word_counts(gold: Sequence[Labels], predicted: Sequence[Labels]) -> Floats:
     """(sentences, 2): words with the right label, and words."""
     return np.array(
-        [[sum(a == b for a, b in zip(wanted, found, strict=True)), len(wanted)] for wanted, found in zip(gold, predicted, strict=True)],
+        [
+            [sum(a == b for a, b in zip(expected, found, strict=True)), len(expected)]
+            for expected, found in zip(gold, predicted, strict=True)
+        ],
         dtype=float,
     ).reshape(-1, 2)

@@ -115,9 +115,9 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def ticks(low: float, high: float, wanted: int) -> list[float]:
+def ticks(low: float, high: float, desired: int) -> list[float]:
     """About as many round numbers as wanted between two."""
-    raw = (high - low) / wanted
+    raw = (high - low) / desired
     size = 10 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

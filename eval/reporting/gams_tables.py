@@ -95,14 +95,14 @@ def _table(report: Report, number: str, asked: list[Any], given: Mapping[str, An
 def _caption(number: str, given: Mapping[str, Any] | None) -> str:
     resampled = "quantiles of 1,000 resamples"
     if number == SENTA_TABLE:
-        told = f"SARI by the number $k$ of examples with 95\\,\\% intervals ({resampled})."
+        description = f"SARI by the number $k$ of examples with 95\\,\\% intervals ({resampled})."
     else:
-        told = (
+        description = (
             "scores of valid answers with 95\\,\\% intervals (Student's t of accuracy and exact match,"
             f" {resampled} of F$_1$), and the share of invalid ones."
         )
     copied = "" if given is None else f" Below the second line: copied from {given['from']}, of the test set."
-    return f"As Table {number} of the GaMS paper: {told}{copied}"
+    return f"As Table {number} of the GaMS paper: {description}{copied}"
 
 
 def _copied_row(name: str, scores: Mapping[str, Mapping[str, str]], columns: list[tuple[str, str]]) -> str:

@@ -41,11 +41,11 @@ def read_generation(folders: Sequence[Path], report: Report) -> dict[str, dict[s
             if figures["digest"] in found and figures["digest"] != content["conditions"]["source model"]:
                 raise ValueError(f"{path} measures {name}, which another --efficiency folder measures too; leave one of them out")
             found.setdefault(figures["digest"], figures)
-    wanted = {_digest(model) for run in report.runs for model in run.checkpoints}
-    if contents and not wanted & found.keys():
+    expected = {_digest(model) for run in report.runs for model in run.checkpoints}
+    if contents and not expected & found.keys():
         names = ", ".join(name for _, content in contents for name in content["models"])
         raise ValueError(f"{contents[0][0]} has none of the evaluated models (it has {names}); generate with the evaluated folders")
-    return {digest: {**figures, "conditions": contents[0][1]["conditions"]} for digest, figures in found.items() if digest in wanted}
+    return {digest: {**figures, "conditions": contents[0][1]["conditions"]} for digest, figures in found.items() if digest in expected}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -155,11 +155,11 @@ def generation_note(report: Report) -> str:
     made = next((found for model in report.models if (found := generated_by(report, model))), None)
     if made is None:
         return ""
-    told, settings = made["conditions"], made["conditions"]["settings"]
+    recorded, settings = made["conditions"], made["conditions"]["settings"]
     drawn = "greedy" if settings["temperature"] == 0 else f"sampled at temperature {settings['temperature']:g}"
     length = f"{'exactly' if settings['fixed_length'] else 'up to'} {settings['max_new_tokens']} tokens"
     return (
-        f"Texts: {told['prompts']} prompts, {drawn}, {length}, {len(made['repeats'])} repeats after a warm-up; {told['backend']} with"
-        f" {told['dtype']} weights, {told['batch size']} at once, on {told['machine']['device']}. Speedup: bytes per second beside the"
+        f"Texts: {recorded['prompts']} prompts, {drawn}, {length}, {len(made['repeats'])} repeats after a warm-up; {recorded['backend']} with"
+        f" {recorded['dtype']} weights, {recorded['batch size']} at once, on {recorded['machine']['device']}. Speedup: bytes per second beside the"
         " source model. New tokens: the share that the source vocabulary has not. 95 % intervals over repeats."
     )

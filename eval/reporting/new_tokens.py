@@ -61,9 +61,9 @@ def grid_panels(sources: Mapping[str, Path], patterns: Sequence[str]) -> tuple[t
             raise ValueError(f"{folder} has no output of eval.generate --task {missing[0]}; generate with the source and every model of it")
         scores, speeds, shares = [], [], []
         for line in members:
-            told = Report(report.runs, generation=read_generation(measured[line.source], report))
-            sizes = _Sizes(told, asked=line)
-            made = {panel.y_label: panel for panel in _generation_panels(told, sizes)}
+            measured_report = Report(report.runs, generation=read_generation(measured[line.source], report))
+            sizes = _Sizes(measured_report, asked=line)
+            made = {panel.y_label: panel for panel in _generation_panels(measured_report, sizes)}
             scores.append(_titled(_score_panel(line, sizes), f"{name}, {line.source}"))
             speeds.append(_titled(made[_SPEEDUP], f"{name}, {line.source}: speed"))
             shares.append(_titled(made[_SHARE], f"{name}, {line.source}: new tokens"))

@@ -156,8 +156,10 @@ def _state(task: Task, record: Record | None, states: Mapping[Task, str]) -> str
 
 def _stage_row(task: Task, record: Record | None, states: Mapping[Task, str]) -> list[str]:
     state = _state(task, record, states)
-    told = f"{state} {record.message.removeprefix('failed ')}, see {record.log}" if state == "failed" and record is not None else state
-    return [task.name, told, "" if record is None or record.seconds is None else duration(record.seconds)]
+    description = (
+        f"{state} {record.message.removeprefix('failed ')}, see {record.log}" if state == "failed" and record is not None else state
+    )
+    return [task.name, description, "" if record is None or record.seconds is None else duration(record.seconds)]
 
 
 def _text(made: Sequence[Made], pipeline: Pipeline) -> Section | None:
@@ -278,8 +280,8 @@ def _order(run: Run, text: str) -> float:
 
 def _bits_row(run: Run, texts: Sequence[str]) -> list[str]:
     start = run.checkpoints[0] if run.checkpoints[0].step == 0 and len(run.checkpoints) > 1 else None
-    name, told = run.last.name, " (LAPT)" if run.last.content["facts"].get("method") == _KEPT else ""
-    row = [f"{name}{told}" if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
+    name, description = run.last.name, " (LAPT)" if run.last.content["facts"].get("method") == _KEPT else ""
+    row = [f"{name}{description}" if run.last.step else f"{name} (not trained here)", str(run.last.step or 0)]
     for text in texts:
         line = Line(text, "bits_per_byte", True, True)
         before, now = line.score(start) if start else None, line.score(run.last)

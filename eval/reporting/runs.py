@@ -78,10 +78,16 @@ class Evaluated:
                 " or changed; evaluate the model again"
             )
         right = found["scores"].get("acc")
-        told = (summary["metrics"].get("acc") or {}).get("value")
-        if right and number == summary["num_items"] and told is not None and set(right) <= {0, 1} and abs(fmean(right) - told) > _ROUNDING:
+        recorded = (summary["metrics"].get("acc") or {}).get("value")
+        if (
+            right
+            and number == summary["num_items"]
+            and recorded is not None
+            and set(right) <= {0, 1}
+            and abs(fmean(right) - recorded) > _ROUNDING
+        ):
             raise ValueError(
-                f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} records {told:.4f}: one of them was changed;"
+                f"the items of {path} have an accuracy of {fmean(right):.4f}, but {self.path} records {recorded:.4f}: one of them was changed;"
                 " evaluate the model again"
             )
         return found
@@ -112,9 +118,9 @@ class Evaluated:
         )
         found = read_lines(path)
         sums = len(found), sum(document["text_bytes"] for document in found)
-        if sums != (told := (figures["num_documents"], figures["text_bytes"])):
+        if sums != (recorded := (figures["num_documents"], figures["text_bytes"])):
             raise ValueError(
-                f"{path} has {sums[0]} documents of {sums[1]} bytes, but {self.path} records {told[0]} of {told[1]}: it was truncated or changed;"
+                f"{path} has {sums[0]} documents of {sums[1]} bytes, but {self.path} records {recorded[0]} of {recorded[1]}: it was truncated or changed;"
                 " evaluate the model again"
             )
         return found
@@ -219,10 +225,10 @@ def _require_same_texts(models: Sequence[Evaluated]) -> None:
                         f"{other.path} and {first.path} were made from different files for {text}; evaluate all models on the same texts"
                     )
                 for setting in _TEXT_SETTINGS:
-                    found, expected = other.content["settings"][setting], first.content["settings"][setting]
-                    if found != expected:
+                    found, requested = other.content["settings"][setting], first.content["settings"][setting]
+                    if found != requested:
                         raise ValueError(
-                            f"{other.path} was made with {setting} {found}, but {first.path} with {expected}; evaluate all models with the same settings"
+                            f"{other.path} was made with {setting} {found}, but {first.path} with {requested}; evaluate all models with the same settings"
                         )
 
 
@@ -282,11 +288,11 @@ def _runs(models: Sequence[Evaluated]) -> list[Run]:
 
 def _name_apart(number: int, names: Sequence[str], groups: Sequence[Sequence[Evaluated]]) -> str:
     """The name of a run, where another has it too with the output of its training, or with its id."""
-    told = [training_of(group[-1]) or {} for name, group in zip(names, groups, strict=True) if name == names[number]]
+    recorded = [training_of(group[-1]) or {} for name, group in zip(names, groups, strict=True) if name == names[number]]
     mine = training_of(groups[number][-1])
-    if len(told) == 1 or mine is None:
+    if len(recorded) == 1 or mine is None:
         return names[number]
-    alike = [run.get("output") for run in told].count(mine["output"]) > 1
+    alike = [run.get("output") for run in recorded].count(mine["output"]) > 1
     return f"{names[number]}, {mine['id'] if alike else mine['output']}"
 
 
@@ -318,8 +324,8 @@ def by_training(models: Sequence[Evaluated]) -> list[list[Evaluated]]:
 
 def training_of(model: Evaluated) -> Mapping[str, Any] | None:
     """Id, output, seed, and name and digest of the recipe of the training that a model is of; None where its folder does not say."""
-    told = model.content["facts"].get(RUN)
-    return told if isinstance(told, Mapping) else None
+    recorded = model.content["facts"].get(RUN)
+    return recorded if isinstance(recorded, Mapping) else None
 
 
 def _identity(model: Evaluated) -> str:
@@ -328,8 +334,8 @@ def _identity(model: Evaluated) -> str:
         return str(run["id"])
     if model.step is None:
         return str(model.path)
-    told = _transfer(model)
-    return told if any(value is not None for value in json.loads(told).values()) else str(model.path.parent.parent)
+    recorded = _transfer(model)
+    return recorded if any(value is not None for value in json.loads(recorded).values()) else str(model.path.parent.parent)
 
 
 def _transfer(model: Evaluated) -> str:
@@ -371,10 +377,10 @@ def require_clear_baseline(report: Report) -> None:
         )
 
 
-def _baseline(runs: Sequence[Run], wanted: str | None) -> Run:
-    if wanted is None:
+def _baseline(runs: Sequence[Run], requested: str | None) -> Run:
+    if requested is None:
         return next((run for run in runs if run.last.step is None), runs[0])
     for run in runs:
-        if wanted in (run.name, run.last.name):
+        if requested in (run.name, run.last.name):
             return run
-    raise ValueError(f"there is no run called {wanted}; there are {'; '.join(run.name for run in runs)}")
+    raise ValueError(f"there is no run called {requested}; there are {'; '.join(run.name for run in runs)}")

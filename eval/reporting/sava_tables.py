@@ -46,13 +46,13 @@ def generation_table(report: Report, *, steps: Sequence[int] = ()) -> str | None
     if not any(_figure(model, task, metric) for model in _every(report) for task, metric, _ in _GENERATED[:2]):
         return None
     shots = {task: model.tasks[task]["num_fewshot"] for model in _every(report) for task, *_ in _GENERATED if task in model.tasks}
-    told = f"{_shots(shots, 'flores_en_it')} of FLORES by COMET and {_shots(shots, 'squad_it')} of SQuAD-it by ROUGE-L"
+    description = f"{_shots(shots, 'flores_en_it')} of FLORES by COMET and {_shots(shots, 'squad_it')} of SQuAD-it by ROUGE-L"
     heads = [r" & \multicolumn{2}{c}{FLORES} & SQuAD-it", f"Model & {' & '.join(heading for *_, heading in _GENERATED)}"]
 
     def cells(model: Evaluated) -> list[float | None]:
         return [(_figure(model, task, metric) or {}).get("value") for task, metric, _ in _GENERATED]
 
-    return _table(report, f"As Tables 5 and 6 of the SAVA paper: results {told}.", heads, cells, None, steps=steps)
+    return _table(report, f"As Tables 5 and 6 of the SAVA paper: results {description}.", heads, cells, None, steps=steps)
 
 
 def _shots(shots: Mapping[str, Any], task: str) -> str:

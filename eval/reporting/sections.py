@@ -100,11 +100,11 @@ def notes(report: Report) -> list[str]:
     found = []
     if report.texts:
         figures = {text: next(model.texts[text] for model in models if text in model.texts) for text in report.texts}
-        told = (f"{LANGUAGES.get(t, t)}: {f['num_documents']} documents, {f['text_bytes']:,} bytes" for t, f in figures.items())
+        description = (f"{LANGUAGES.get(t, t)}: {f['num_documents']} documents, {f['text_bytes']:,} bytes" for t, f in figures.items())
         windows = sorted({int(model.content["settings"]["window_tokens"]) for model in models if model.texts})
         starts = sorted({str(m.content["settings"]["start_token_used"]["token"]) for m in models if m.texts})
         found.append(
-            f"Held-out texts: {'; '.join(told)}. Every document is scored apart after one start token ({', '.join(starts)}), with up to"
+            f"Held-out texts: {'; '.join(description)}. Every document is scored apart after one start token ({', '.join(starts)}), with up to"
             f" {' or '.join(f'{window:,}' for window in windows)} tokens at once; intervals over documents."
         )
     if report.pseudo_texts:
@@ -134,9 +134,9 @@ def _examples_note(report: Report) -> str:
     shots = {task: summaries[0]["num_fewshot"] for task, summaries in asked.items() if summaries[0]["num_fewshot"]}
     if not shots:
         return "No examples before questions."
-    told = ", ".join(f"{task}: {k}" for task, k in shots.items())
+    description = ", ".join(f"{task}: {k}" for task, k in shots.items())
     of_papers = all(place(Line(task, "", False, True))[0] is not OTHERS for task in shots)
     drawn = " They are drawn for each item by its id, never from evaluated groups." if of_papers else ""
     were_cut = any(summary.get("prompt_cut") for summaries in asked.values() for summary in summaries)
     same = "Prompts are the same for every model" + (", but for what was cut of those that were too long" if were_cut else "")
-    return f"Examples before each question: {told}.{drawn} {same}."
+    return f"Examples before each question: {description}.{drawn} {same}."

@@ -109,8 +109,8 @@ def place(line: Line) -> tuple[Suite, str]:
         return TEXTS, LANGUAGES.get(line.source, line.source)
     for suite in _SUITES:
         if match := re.fullmatch(suite.pattern, line.source):
-            told = [_EVALITA.get(part, part) if suite.same_items else _title(part) for part in match.groups() if part]
-            return suite, (", " if suite.language or "language" in match.groupdict() else " to ").join(told)
+            description = [_EVALITA.get(part, part) if suite.same_items else _title(part) for part in match.groups() if part]
+            return suite, (", " if suite.language or "language" in match.groupdict() else " to ").join(description)
     return OTHERS, line.source
 
 
@@ -177,7 +177,7 @@ def glance_rows(report: Report, lines: Sequence[Line], tests: Sequence[Test]) ->
         for number, model in enumerate(report.models):
             mean = mean_score(members, model)
             marks = [sure.get((line, model.path)) for line in members]
-            told = "".join(f" {mark}{marks.count(mark)}" for mark in "▲▼" if mark in marks)
-            cells.append("–" if mean is None else f"{mean:.1f}{told if number else ''}")
+            description = "".join(f" {mark}{marks.count(mark)}" for mark in "▲▼" if mark in marks)
+            cells.append("–" if mean is None else f"{mean:.1f}{description if number else ''}")
         rows.append([suite.title, metric, str(len(members)), *cells])
     return ["suite", "mean of", "tasks", *(model.name for model in report.models)], rows

@@ -51,15 +51,15 @@ def _unlike(models: Sequence[Evaluated]) -> Iterable[str]:
     ):
         values = _values(group, "settings", name)
         if len(values) > 1:
-            told = " and ".join(f"{value} ({_listed(names)})" for value, names in values.items())
-            yield f"{what.format(told)}: differences may come from that alone."
+            listed = " and ".join(f"{value} ({_listed(names)})" for value, names in values.items())
+            yield f"{what.format(listed)}: differences may come from that alone."
     templates: dict[str, list[str]] = {}
     for model in asked:
         if (digest := model.content.get("chat", {}).get("template_digest")) is not None:
             templates.setdefault(digest, []).append(model.name)
     if len(templates) > 1:
-        told = " and ".join(_listed(names) for names in templates.values())
-        yield f"Models were asked in different chat templates, each in its tokenizer's own ({told})."
+        listed = " and ".join(_listed(names) for names in templates.values())
+        yield f"Models were asked in different chat templates, each in its tokenizer's own ({listed})."
     for package in ("lm_eval", "transformers"):
         versions = _values(models, "versions", package)
         if len(versions) > 1:
@@ -112,8 +112,8 @@ def _unlike_numbers(report: Report, models: Sequence[Evaluated]) -> Iterable[str
             if task in model.tasks:
                 counts.setdefault(int(model.tasks[task]["num_items"]), []).append(model.name)
         if len(counts) > 1:
-            told = ", ".join(f"{count} ({_listed(names)})" for count, names in sorted(counts.items()))
-            yield f"Models answered different numbers of items of {task}: {told}; their scores are not comparable."
+            listed = ", ".join(f"{count} ({_listed(names)})" for count, names in sorted(counts.items()))
+            yield f"Models answered different numbers of items of {task}: {listed}; their scores are not comparable."
 
 
 def _few(report: Report, models: Sequence[Evaluated]) -> list[str]:

@@ -47,8 +47,8 @@ def work_left(output_dir: Path, checkpoint: Checkpoint, texts: Sequence[Text], t
     if not path.is_file():
         raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")
     result = load_result(path)
-    wanted, held = parts_of(texts, tasks), parts_of_result(result)
-    if not _is_of(result, checkpoint, settings) or any(held.get(part, digest) != digest for part, digest in wanted.items()):
+    expected, held = parts_of(texts, tasks), parts_of_result(result)
+    if not _is_of(result, checkpoint, settings) or any(held.get(part, digest) != digest for part, digest in expected.items()):
         raise ValueError(
             f"{output_dir} has the result of another model, text, task or setting;"
             " name the model with --model NAME=FOLDER, choose another --output, or remove it"

@@ -50,8 +50,8 @@ class LocalModel(HFLM):
 
     def __init__(self, *, encoder: Encoder | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        told = arguments.keys() & {"add_bos_token", "prefix_token_id"}
-        self.encoder = None if told else encoder or Encoder(self.tokenizer)
+        description = arguments.keys() & {"add_bos_token", "prefix_token_id"}
+        self.encoder = None if description else encoder or Encoder(self.tokenizer)
         self._going_on: dict[tuple[int, ...], _Read] = {}
         self._ends = FinishedTexts()
         self.cache_hook: Any = self._ends
@@ -113,9 +113,9 @@ class LocalModel(HFLM):
                 likelihoods = torch.nn.functional.log_softmax(logits, dim=-1, dtype=self.softmax_dtype)
                 best = likelihoods.argmax(dim=-1)
                 for request in requests[sequence]:
-                    wanted = torch.tensor(asked[request][1], device=logits.device)
-                    found = likelihoods[-len(wanted) :].gather(1, wanted.unsqueeze(1)).sum()
-                    answers[request] = float(found), bool(torch.equal(best[-len(wanted) :], wanted))
+                    expected = torch.tensor(asked[request][1], device=logits.device)
+                    found = likelihoods[-len(expected) :].gather(1, expected.unsqueeze(1)).sum()
+                    answers[request] = float(found), bool(torch.equal(best[-len(expected) :], expected))
         return answers
 
     def _loglikelihood_tokens(
@@ -153,16 +153,16 @@ class LocalModel(HFLM):
         """Number of each sequence and (scored positions, vocabulary) logits."""
         firsts = [len(ids) - count for ids, count in zip(sequences, counts, strict=True)]  # scored position of each sequence
         rows = [sequences[stem.members[0]][: stem.length] for stem in batch]
-        wanted = [range(min(min(firsts[member] for member in stem.members), stem.length), stem.length) for stem in batch]
+        expected = [range(min(min(firsts[member] for member in stem.members), stem.length), stem.length) for stem in batch]
         parts = any(len(sequences[member]) > stem.length for stem in batch for member in stem.members)
         read_on = {
             prompt: row for prompt in prompts for row, ids in enumerate(rows) if 1 < len(prompt) <= len(ids) + 1 and _begins(ids, prompt)
         }
-        logits, cache = self._pass(rows, wanted, keeps=parts or bool(read_on))
-        of_row = logits.split([len(positions) for positions in wanted])
+        logits, cache = self._pass(rows, expected, keeps=parts or bool(read_on))
+        of_row = logits.split([len(positions) for positions in expected])
         self._going_on |= {prompt: _Read(cache, row) for prompt, row in read_on.items()}
         left: dict[int, list[tuple[int, int]]] = {}  # length of a stem -> row and sequence
-        for row, (stem, positions) in enumerate(zip(batch, wanted, strict=True)):
+        for row, (stem, positions) in enumerate(zip(batch, expected, strict=True)):
             for member in stem.members:
                 if len(sequences[member]) == stem.length:
                     yield member, of_row[row][firsts[member] - positions.start :]
@@ -175,16 +175,16 @@ class LocalModel(HFLM):
                 scored = [range(max(firsts[member] - length, 0), len(rest)) for (_, member), rest in zip(some, rests, strict=True)]
                 logits, _ = self._pass(rests, scored, cache=_rows_of(cache, [row for row, _ in some], length))
                 for (row, member), found in zip(some, logits.split([len(positions) for positions in scored]), strict=True):
-                    first = firsts[member] - wanted[row].start
+                    first = firsts[member] - expected[row].start
                     yield member, torch.cat([of_row[row][first:], found]) if firsts[member] < length else found
 
     def _pass(
-        self, rows: Sequence[Sequence[int]], wanted: Sequence[range], *, cache: Any = None, keeps: bool = False
+        self, rows: Sequence[Sequence[int]], expected: Sequence[range], *, cache: Any = None, keeps: bool = False
     ) -> tuple[torch.Tensor, Any]:
         """(wanted positions of all rows, vocabulary) logits, and the keys and values; rows are padded on the right, which no token sees."""
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self.device)
-        places = [row * longest + position for row, positions in enumerate(wanted) for position in positions]
+        places = [row * longest + position for row, positions in enumerate(expected) for position in positions]
         index = torch.tensor(places, dtype=torch.long, device=self.device)
         with torch.inference_mode(), _only(self.model, index) as is_cut:
             output = self.model(input_ids=ids, past_key_values=cache, use_cache=keeps or cache is not None)

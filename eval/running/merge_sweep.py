@@ -141,8 +141,8 @@ def _run_merge(arguments: Sequence[str], output: Path) -> None:
     words = [sys.executable, "-m", "conversion.merge", *arguments, "--output", str(output)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        raise ValueError(f"the merge {output.name} failed: {said.removeprefix('error: ')}")
+        message = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise ValueError(f"the merge {output.name} failed: {message.removeprefix('error: ')}")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -40,12 +40,12 @@ def log_results(run_dir: Path, results_dir: Path, names: Collection[str]) -> lis
             if not models:
                 return [f"nothing is logged with {run_dir}: no evaluated model has a training step"]
             _to_tensorboard(run_dir / TENSORBOARD_NAME, models)
-            told = [f"{len(models)} checkpoints in {run_dir / TENSORBOARD_NAME / NAME}"]
+            description = [f"{len(models)} checkpoints in {run_dir / TENSORBOARD_NAME / NAME}"]
             if recipe.run.wandb_project is not None:
-                told.append(_to_wandb(run_dir, models, project=recipe.run.wandb_project, name=recipe.name))
+                description.append(_to_wandb(run_dir, models, project=recipe.run.wandb_project, name=recipe.name))
     except OSError as error:  # a run that may only be read is evaluated all the same
         return [f"nothing is logged with {run_dir}: {error}"]
-    return told
+    return description
 
 
 def checkpoints_of(results_dir: Path, names: Collection[str]) -> list[Evaluated]:

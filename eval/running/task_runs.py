@@ -238,9 +238,9 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
         if chosen and len(chosen) == len(samples):
             out_of = 100 if highest_score(name) == 100 else 1
             interval = score_interval([sample[name] for sample in chosen], task.aggregation()[name], clusters=clusters, out_of=out_of)
-        told = interval.figures() if interval else {"low": None, "high": None, "n": len(samples), "units": len(set(clusters))}
-        told |= {"value": value, "stderr": stderr if isinstance(stderr, float) else None}
-        metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = told
+        description = interval.figures() if interval else {"low": None, "high": None, "n": len(samples), "units": len(set(clusters))}
+        description |= {"value": value, "stderr": stderr if isinstance(stderr, float) else None}
+        metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = description
     return metrics
 
 

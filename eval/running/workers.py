@@ -152,10 +152,10 @@ class Workers:
         """The pool, once every process has the model."""
         try:
             for worker in self._workers:
-                told = self._receive(worker)
-                if isinstance(told, Exception):
-                    raise told
-                self.num_parameters = told
+                answer = self._receive(worker)
+                if isinstance(answer, Exception):
+                    raise answer
+                self.num_parameters = answer
         except BaseException:
             self.__exit__()
             raise

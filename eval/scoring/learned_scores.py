@@ -76,7 +76,7 @@ class Item:
         return [Triple(self.source if metric.reads_source else "", output, self.reference) for output in outputs]
 
 
-def scorable_tasks(result: Mapping[str, Any], path: Path, wanted: Sequence[str] = (), *, metric: LearnedMetric = COMET) -> list[str]:
+def scorable_tasks(result: Mapping[str, Any], path: Path, requested: Sequence[str] = (), *, metric: LearnedMetric = COMET) -> list[str]:
     """Names of the tasks of a result whose answers can be scored: those wanted, else all.
 
     Raises:
@@ -85,7 +85,7 @@ def scorable_tasks(result: Mapping[str, Any], path: Path, wanted: Sequence[str] 
     tasks: Mapping[str, Any] = result["tasks"]
     found = [name for name, summary in tasks.items() if set(metric.found_by) & set(summary["metrics"])]
     kinds = " and ".join({"translation": "translations", "summary": "summaries"}[kind] for kind in metric.answers.split(" or "))
-    for name in wanted:
+    for name in requested:
         if name not in tasks:
             raise ValueError(f"{path} has no answers to {name}; it has {', '.join(tasks) or 'none'}")
         if name not in found:
@@ -94,7 +94,7 @@ def scorable_tasks(result: Mapping[str, Any], path: Path, wanted: Sequence[str] 
             )
     if not found:
         raise ValueError(f"{path} holds no {kinds}; {metric.title} scores tasks such as {metric.example}, it has {_listed(tasks)}")
-    return list(wanted) or found
+    return list(requested) or found
 
 
 def _listed(names: Any) -> str:
@@ -282,8 +282,8 @@ def scored_before(
     path = output_dir / RESULT_NAME
     if path.is_file():
         result = load_result(path)
-        wanted = {task: {**model, "samples": digest_file(results_dir / "samples" / f"{task}.jsonl")} for task in tasks}
-        if all(result["tasks"].get(task, {}).get(metric.name) == facts for task, facts in wanted.items()):
+        expected = {task: {**model, "samples": digest_file(results_dir / "samples" / f"{task}.jsonl")} for task in tasks}
+        if all(result["tasks"].get(task, {}).get(metric.name) == facts for task, facts in expected.items()):
             return result
     raise ValueError(f"{output_dir} exists and holds other results; remove it or choose another --output")
 
@@ -316,12 +316,12 @@ def score_folders(
     be_quiet_and_offline()
     scores = None
     for number, (name, folder) in enumerate(found.items(), start=1):
-        told = "scored before"
+        description = "scored before"
         if results[name] is None:
             scores = scores or RememberedScores(open_scorer(), metric=metric)
             results[name] = score_results(folder, output_dir / name, scores=scores, model=model, tasks=chosen[name], metric=metric)
-            told = "scored"
-        print(f"[{number}/{len(found)}] {name}: {told}", file=sys.stderr, flush=True)
+            description = "scored"
+        print(f"[{number}/{len(found)}] {name}: {description}", file=sys.stderr, flush=True)
     surface = " or ".join({"chrf_sentence": "chrF of sentences", "rougeL": "ROUGE-L"}[name] for name in metric.found_by)
     header = ["model", "task", "n", surface, metric.title, f"{metric.title} of a copy"]
     rows = []

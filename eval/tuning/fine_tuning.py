@@ -278,17 +278,18 @@ def _gradients(
         part = batch[first : first + micro_batch_size]
         ids, mask = _padded(part, pad_id=_pad_id(model), device=model.device)
         logits = model(input_ids=ids, attention_mask=mask).logits
-        wanted = torch.full(ids.shape if task.of_words else ids.shape[:1], _NO_LABEL, device=model.device)
+        expected = torch.full(ids.shape if task.of_words else ids.shape[:1], _NO_LABEL, device=model.device)
         for row, passage in enumerate(part):
             labels = rows.labels[passage.sentence]
             for index, place in enumerate(passage.places):
                 label = number[labels[passage.first_word + index]]
                 if task.of_words:
-                    wanted[row, place] = label
+                    expected[row, place] = label
                 else:
-                    wanted[row] = label
+                    expected[row] = label
         loss = (
-            torch.nn.functional.cross_entropy(logits.flatten(0, -2), wanted.flatten(), ignore_index=_NO_LABEL, reduction="sum") / num_labels
+            torch.nn.functional.cross_entropy(logits.flatten(0, -2), expected.flatten(), ignore_index=_NO_LABEL, reduction="sum")
+            / num_labels
         )
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
