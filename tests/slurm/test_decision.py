@@ -105,7 +105,7 @@ def test_a_wish_to_stop_comes_before_everything_but_the_end() -> None:
             "3 attempts in a row saved no newer checkpoint than step 0; the last one: killed at the time limit;"
             " read its log, then submit again",
         ),
-        ([(causes.FAILED, 1)] * 4, "4 attempts in a row failed, the last one: failed; read its log, then submit again"),
+        ([(causes.FAILED, 1)] * 4, "4 attempts in a row failed; the last one: failed; read its log, then submit again"),
     ],
 )
 def test_a_stop_says_why_and_what_to_do(ends: list[tuple[str, int]], sentence: str) -> None:
