@@ -19,6 +19,8 @@ from typing import Any
 
 import xxhash
 
+from common.python_code import bare_dump
+
 _originals: dict[str, Any] = {}
 
 
@@ -61,13 +63,7 @@ class Patch:
 def source_digest(function: Callable[..., Any]) -> str:
     """Digest of a function's code and signature; comments, layout and docstring do not count."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    for node in ast.walk(definition):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body.pop(0)
-        if not getattr(node, "type_params", True):  # which Python 3.12 gives functions and classes
-            del node.type_params  # type: ignore[attr-defined]
-    return xxhash.xxh3_64_hexdigest(ast.dump(definition).encode())
+    return xxhash.xxh3_64_hexdigest(bare_dump(definition).encode())
 
 
 def file_problem(name: str, package: str, digests: Mapping[str, str], path: Path) -> str | None:

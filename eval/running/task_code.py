@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import combined_digest, digest_bytes
+from common.python_code import bare_dump
 
 _ROOT = Path(__file__).resolve().parents[2]
 _OTHER_STAGES = tuple(
@@ -111,9 +112,4 @@ def _code(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _code_of(content: bytes) -> str:
-    tree = ast.parse(content)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body.pop(0)
-    return digest_bytes(ast.dump(tree).encode())
+    return digest_bytes(bare_dump(ast.parse(content)).encode())
