@@ -82,7 +82,7 @@ def layers_of_a_period(config: Mapping[str, Any]) -> int:
     if list(found) != [WINDOW if (layer + 1) % period else FULL for layer in range(num_layers)]:
         raise ValueError(
             f"layer_types in config.json does not repeat so many {WINDOW} and one {FULL} over all {num_layers} layers: such models are not"
-            " covered"
+            " supported"
         )
     return period
 

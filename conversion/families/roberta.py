@@ -29,7 +29,7 @@ TABLE = (
 REQUIREMENTS = (
     *bert.REQUIREMENTS,
     Require(
-        "pad_token_id", 1, "positions are counted from the padding token, and only those of published models (from row 2 on) are covered"
+        "pad_token_id", 1, "positions are counted from the padding token, and only those of published models (from row 2 on) are supported"
     ),
 )
 

@@ -344,7 +344,7 @@ def hf_config(architecture: Architecture, metadata: Mapping[str, Any], *, rope_f
     has_experts = "num_experts_per_tok" in architecture.config
     if get("expert_count", 0) and not has_experts:
         raise ValueError(
-            f"{source} is a mixture of {get('expert_count', 0)} experts; of {architecture.model_type} only dense models are covered"
+            f"{source} is a mixture of {get('expert_count', 0)} experts; of {architecture.model_type} only dense models are supported"
         )
     if not get("rope.scaling.finetuned", True):
         raise ValueError(f"{source} does without rotary positions (rope.scaling.finetuned is false), which is not supported")

@@ -459,7 +459,7 @@ def test_sample_takes_whole_documents_from_all_over() -> None:
         (("--heldout-bytes", "0"), "--heldout-bytes is 0; expected at least 1"),
         (
             ("--methods", "mean", "--text", "TEXT"),
-            "none of the methods mean makes use of --text FILE; leave it out or name a method that does",
+            "none of the methods mean uses --text FILE; leave it out or name a method that does",
         ),
         (
             ("--steps", "1", "--text", "TEXT", "--batch-size", "100000"),

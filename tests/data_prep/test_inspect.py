@@ -121,7 +121,7 @@ def test_summary(datasets: list[Path], capsys: pytest.CaptureFixture[str]) -> No
     facts = open_dataset(datasets[0])[1].facts
     assert output.startswith(f"{datasets[0]}: 60 documents, {facts['num_tokens']:,} tokens of 2 bytes; tokens a document")
     a, b = facts["shards"]
-    assert f"| {a['source']} |        40 |     1 |           0 | {a['text_bytes']:>5,} |" in output and b["source"] in output
+    assert f"| {a['source']} |        40 |     1 |       0 | {a['text_bytes']:>5,} |" in output and b["source"] in output
     assert main([str(datasets[0] / "text.bin")]) == 0  # as if another tool had written it
     assert capsys.readouterr().out == output.splitlines()[0].replace(str(datasets[0]), f"{datasets[0]}/text.bin") + "\n"
 

@@ -101,7 +101,7 @@ VARIANTS = (
     ("is_decoder", True, False, "it is used as a causal model, and such are not supported"),
     ("add_cross_attention", True, False, "decoders with cross-attention are not supported"),
 )
-PADDING = "positions are counted from the padding token, and only those of published models (from row 2 on) are covered"
+PADDING = "positions are counted from the padding token, and only those of published models (from row 2 on) are supported"
 
 
 @pytest.mark.parametrize(

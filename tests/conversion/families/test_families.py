@@ -369,7 +369,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "opt",
         {"hidden_size": 1024, "word_embed_proj_dim": 512},
         "word_embed_proj_dim (512) differs from hidden_size (1024) in config.json: models with projected embeddings such as opt-350m are not"
-        " covered",
+        " supported",
     ),
     ("opt", {"num_attention_heads": 7}, "models/x has a hidden size of 768 and 7 attention heads in 7 groups, which do not divide"),
     *(("opt", {"num_hidden_layers": value}, f"{GIVES} num_layers {value!r}; expected numbers above 0") for value in ("many", 0, -3, None)),

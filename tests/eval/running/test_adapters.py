@@ -86,7 +86,9 @@ def test_refusals(base, adapter, save_checkpoint, tmp_path) -> None:
         return folder
 
     hub = changed("hub", base_model_name_or_path="facebook/opt-1.3b")
-    sentence = f"the adapter in {hub} belongs to facebook/opt-1.3b, which is not a folder here; give the folder of its base model with --base"
+    sentence = (
+        f"the adapter in {hub} belongs to facebook/opt-1.3b, which is not a folder here; give the folder of its base model with --base"
+    )
     refused(sentence, hub)
     assert inspect_checkpoint(hub, name="x", base=base).directory == base
     other = changed("other", peft_type="IA3")
