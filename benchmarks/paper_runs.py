@@ -210,7 +210,7 @@ def _require_in_order(path: Path, lines: Sequence[str], patterns: Mapping[str, s
     for line in lines:
         found = re.compile(_pattern(line, patterns), re.MULTILINE).search(text, place)
         if found is None:
-            raise ValueError(f"{path.name} has no {line!r} {'behind the line before' if place else ''}".strip())
+            raise ValueError(f"{path.name} has no {line!r} {'after the line before' if place else ''}".strip())
         place = found.end()
 
 

@@ -304,7 +304,7 @@ def _figure(arguments: argparse.Namespace) -> Figure:
 
 
 def _with_losses(figure: Figure, arguments: argparse.Namespace) -> Figure:
-    """A figure of suites behind the losses of the same runs (OFA, Figure 3)."""
+    """A figure of suites after the losses of the same runs (OFA, Figure 3)."""
     against = "steps" if arguments.tokens_per_step is None else "tokens"
     losses = loss_figure(named_checkpoints(arguments.run, option="--run"), against=against, smooth=arguments.smooth)
     return Figure((*losses.panels, *figure.panels), f"{losses.caption} {figure.caption}", (*losses.sources, *figure.sources))

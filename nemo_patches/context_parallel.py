@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Place behind the last one."""
+        """Place after the last one."""
         return self.first + self.rows.stop - self.rows.start
 
     def blocks(self, size: int) -> Iterator[Span]:

@@ -4,7 +4,7 @@ A document begins where the positions of a sample are 0: at the sample's start, 
 token.  The bounds are read on the host, where the loader has left the positions, so that no layer asks a GPU for them.  They travel in
 the place of Megatron's own parameters of packed sequences, which it hands to every layer, also to a recomputed one.
 
-All samples of a micro batch count as one row of tokens here, one behind the other.  Where context parallelism cuts them, the bounds stay
+All samples of a micro batch count as one row of tokens here, one after the other.  Where context parallelism cuts them, the bounds stay
 those of the whole samples, and the positions are those of this rank's tokens.
 """
 

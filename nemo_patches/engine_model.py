@@ -157,7 +157,7 @@ class EngineConfig(GPTConfig):
         rope_scaling_factor: what positions are divided by in layers without a window, where there are two bases.
         pre_norms: norms before attention and feed-forward part.
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
-        add_proj_bias: a bias behind the attention also where linear layers have none.
+        add_proj_bias: a bias after the attention also where linear layers have none.
         norms_of_all_heads: a norm over all queries of a token together, and one over all its keys.
         embedding_multiplier, residual_multiplier: of the embeddings, and of what attention and feed-forward part add.
         attention_multiplier: of the scores, in place of one over the root of the head's size.

@@ -105,6 +105,6 @@ def factorise_embedding(model: MegatronGPTModel, factorised_size: int) -> None:
 
 
 def _forgive_base(module: nn.Module, keys: Any) -> None:
-    """Hook behind the loading of weights: those of the base model lack the factors, which `fill` brings."""
+    """Hook after the loading of weights: those of the base model lack the factors, which `fill` brings."""
     if is_loading_base_checkpoint():
         keys.missing_keys[:] = [key for key in keys.missing_keys if not key.endswith((COORDINATES, PRIMITIVES))]

@@ -17,7 +17,7 @@ from nemo_patches.documents import micro_batch
 
 
 def predicted_places(loss_mask: Tensor) -> Tensor:
-    """Which tokens count, as their places in (length, samples) one behind the other, on the device; one if none does.
+    """Which tokens count, as their places in (length, samples) one after the other, on the device; one if none does.
 
     Args:
         loss_mask: (samples, length), on the host, so that no step waits for a GPU to count them.
@@ -65,7 +65,7 @@ def _positions_of(model: Any) -> _MaskedPositions | None:
 
 
 class _MaskedPositions:
-    """What stands before the head and behind the loss.
+    """What stands before the head and after the loss.
 
     Attributes:
         places: (tokens,) for the next pass.

@@ -99,7 +99,7 @@ class NormOfAllHeads(nn.Module):
         return _NormOverRanks.apply(x, weight, self.width, self.eps)  # type: ignore[no-any-return, no-untyped-call]
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: dict[str, Any] | None = None) -> ShardedStateDict:
-        """What Megatron saves: the ranks' weights one behind the other."""
+        """What Megatron saves: the ranks' weights one after the other."""
         state: ShardedStateDict = make_sharded_tensors_for_checkpoint(
             self.state_dict(prefix="", keep_vars=True), prefix, {"weight": 0}, sharded_offsets
         )

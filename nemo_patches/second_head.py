@@ -155,7 +155,7 @@ def draw_second_head(model: MegatronGPTModel, *, seed: int) -> None:
 
 
 def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], losses: Tensor) -> Tensor:
-    """Hook behind the model.
+    """Hook after the model.
 
     Args:
         losses: (batch, sequence), of the next token.

@@ -123,7 +123,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
     if longer is not None and is_first_process():
         print(longer, file=sys.stderr, flush=True)
     if must_launch(recipe):
-        if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
+        if signals.received:  # a rank may not decide alone, but ends with the others after the first step
             print("ended by a signal before the first step; the same command starts it again")
             return command.DONE
         processes = recipe.parallel.world_size

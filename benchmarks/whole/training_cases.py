@@ -44,7 +44,7 @@ def submit_case(material: Material, peers: str) -> Case:
 
 
 def training_cases(material: Material, peers: str) -> list[Case]:
-    """What stands before the first step and behind the last, and ten steps with it."""
+    """What stands before the first step and after the last, and ten steps with it."""
     size, inputs = training.SIZES["cpu"], material.training
     one = [*recipe_overrides(size, inputs), *OVERRIDES, "schedule.max_steps=1", "schedule.warmup_steps=0", "run.checkpoint_every_steps=1"]
     many = [*recipe_overrides(size, inputs), *OVERRIDES]

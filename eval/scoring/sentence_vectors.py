@@ -47,7 +47,7 @@ class SentenceEncoder:
             )
         self._model, self._layer, self._device = model.base_model.to(device).eval(), layer, device
         if checkpoint.model_type in FAMILIES and FAMILIES[checkpoint.model_type].masked:
-            # What lies above says nothing here; behind the last layer of these there is no norm that another would get.
+            # What lies above says nothing here; after the last layer of these there is no norm that another would get.
             self._model.encoder.layer = self._model.encoder.layer[: max(layer, 1)]
         self._tokenizer = checkpoint.tokenizer
         self._longest = checkpoint.num_positions or 512

@@ -127,7 +127,7 @@ def layer_activations(
         model, LayerShape.of(model), sequence_length, item, kernels, tensor_parallel_size, document_mask, recomputed, context_parallel_size
     )
     num_norms = 2 * (model.get("pre_norms", True) + model.get("post_norms", False))
-    num_norms -= int(model.get("post_norms", False) and FEED_FORWARD in recomputed)  # the one behind the second linear layer
+    num_norms -= int(model.get("post_norms", False) and FEED_FORWARD in recomputed)  # the one after the second linear layer
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
     if hidden_dropout:  # what was dropped: a byte per number, which torch on a CPU keeps as a factor

@@ -39,15 +39,17 @@ class ParallelRecipe:
 
     num_nodes: int = 1  # machines
     devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
-    tensor_parallel_size: int = 1  # processes among which every layer is cut
+    tensor_parallel_size: int = 1  # ranks over which every layer's matrices are split
     sequence_parallel: bool = False  # split norms and dropout along the sequence over the tensor-parallel ranks
-    pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
-    context_parallel_size: int = 1  # processes among which every sample is cut: each takes a piece from its front and one from its end
+    pipeline_parallel_size: int = 1  # stages over which the layers are split
+    context_parallel_size: int = (
+        1  # ranks over which the tokens of every sample are split: each takes one chunk from its front and one from its end
+    )
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
-    gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
+    gpu: str | None = None  # GPU of the run, a name of recipes.planner.hardware; a layout that exceeds its memory is refused
     node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
-    check_memory: bool = True  # False tries a layout that by the estimate does not fit
-    overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
+    check_memory: bool = True  # False: run even if the estimate exceeds the memory
+    overlap_communication: bool = True  # reduce gradients and gather parameters during computation
 
     @property
     def world_size(self) -> int:
@@ -84,17 +86,17 @@ class DataRecipe:
     sequence_length: int  # tokens of one sample
     train: tuple[str, ...] = ()  # outputs of data_prep.to_megatron, or one mixture with all of its; only plans do without
     table: str | None = None  # or a YAML file of languages and their data sets, in place of train, languages and validation
-    languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
+    languages: tuple[str, ...] = ()  # language of each data set; needed for `shares` and `sampling_exponent`
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
-    sampling_exponent: float | None = None  # or languages are drawn by their tokens to this power: 1 as much as there is, 0 all alike
+    sampling_exponent: float | None = None  # or sample languages by their tokens to this power: 1 in proportion to size, 0 all equally
     weights: tuple[float, ...] = ()  # or the share of each data set; by default in proportion to tokens x epochs
     blend: dict[str, float] | None = None  # or name of a data set, the last folder of its path: its share, in proportion to the others'
-    epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once
-    published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
+    epochs: tuple[float, ...] = ()  # how often one epoch sees each data set; one number for all; by default once
+    published_tokens: int | None = None  # tokens of the published run, used by plans without data
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
-    document_mask: bool = False  # attention, positions and loss end at each end of text, and answers are packed; False as in the papers
-    bos: bool | None = None  # whether a beginning-of-text token is in front of each document; by default as the tokenizer begins a text
-    pad_documents: bool = False  # each document is a sample of its own (a long one several), filled up; for masked, with document_mask
+    document_mask: bool = False  # intra-document masking of attention, positions and loss; answers are packed; False as in the papers
+    bos: bool | None = None  # whether each document starts with a BOS token; by default as the tokenizer adds it
+    pad_documents: bool = False  # one padded sample per document (several for a long one); for the objective masked, with document_mask
     num_workers: int = 0  # loader processes per rank
 
 
@@ -103,8 +105,8 @@ class RampUpRecipe:
     """Smaller batches at the beginning, which grow to `global_batch_size` in equal steps."""
 
     start_batch_size: int  # samples of the first steps over all ranks
-    batch_size_increment: int  # samples that are added, each time that an equal part of `samples` is seen
-    samples: int  # seen before the batches have their full size
+    batch_size_increment: int  # samples added in each increment, at equal intervals of `samples`
+    samples: int  # samples of the ramp-up, before batches have their full size
 
 
 @dataclass(frozen=True)
@@ -112,23 +114,23 @@ class ScheduleRecipe:
     """How long and how fast: linear warmup from 0, decay, constant tail."""
 
     global_batch_size: int  # samples of one step over all ranks
-    micro_batch_size: int  # samples of one rank in one pass
-    learning_rate: float  # the highest
-    min_learning_rate: float = 0.0  # at the end of the decay and in the tail
+    micro_batch_size: int  # samples of one rank in one forward and backward pass
+    learning_rate: float  # peak learning rate
+    min_learning_rate: float = 0.0  # learning rate at the end of the decay and in the tail
     max_steps: int | None = None  # optimizer steps; give this, train_tokens or epochs; beside epochs it shortens the run
-    train_tokens: int | None = None  # the steps follow: as many as these tokens fill
-    epochs: float | None = None  # passes over the data; the steps follow, and each pass is over before the next begins
+    train_tokens: int | None = None  # tokens to train on, from which the number of steps follows
+    epochs: float | None = None  # epochs, from which the number of steps follows; each epoch ends before the next begins
     published_steps: int | None = None  # as the paper rounds them; the plan shows them beside the computed ones
-    warmup_steps: int = 0  # at the beginning, in which the rate rises
-    decay_style: str = "cosine"  # of the rate behind the warmup: cosine, linear, inverse_square_root, wsd, warmup_hold or fixed
-    hold_steps: int | None = None  # of warmup_hold: at learning_rate behind the warmup, before the linear decay
-    decay_steps: int | None = None  # of wsd (warmup, stable, decay): those of its decay, which the tail follows or the end
+    warmup_steps: int = 0  # steps of the linear warmup at the beginning
+    decay_style: str = "cosine"  # of the rate after the warmup: cosine, linear, inverse_square_root, wsd, warmup_hold or fixed
+    hold_steps: int | None = None  # of warmup_hold: at learning_rate after the warmup, before the linear decay
+    decay_steps: int | None = None  # of wsd (warmup, stable, decay): steps of the decay, before the tail
     wsd_decay_style: str | None = None  # of wsd: linear, cosine, exponential or minus_sqrt
-    constant_steps: int = 0  # at the end, at min_learning_rate
-    embedding_learning_rate: float | None = None  # the highest of token table and output layer; by default that of the others
+    constant_steps: int = 0  # steps at the end (tail) at min_learning_rate
+    embedding_learning_rate: float | None = None  # peak learning rate of token table and output layer; by default learning_rate
     embedding_min_learning_rate: float | None = None  # at the end of their decay; by default min_learning_rate
     embedding_weight_decay: float | None = None  # of token table and output layer; by default that of the others
-    ramp_up: RampUpRecipe | None = None  # batches that grow at the beginning; by default all have global_batch_size
+    ramp_up: RampUpRecipe | None = None  # batch size ramp-up; by default all batches have global_batch_size
 
     @cached_property
     def batches(self) -> Batches:
@@ -147,7 +149,7 @@ class ScheduleRecipe:
     adam_beta1: float = 0.9  # decay of the first moment
     adam_beta2: float = 0.95  # decay of the second moment
     adam_epsilon: float = 1e-8  # added to the root of the second moment
-    clip_gradient_norm: float = 1.0  # the longest gradient, over all that is trained; 0: none is cut
+    clip_gradient_norm: float = 1.0  # maximum gradient norm over all trained parameters; 0: no clipping
 
 
 @dataclass(frozen=True)
@@ -156,15 +158,15 @@ class FreezeRule:
 
     frozen: tuple[str, ...] = ()  # names, patterns with *, or ready-made sets such as top_2_layers
     trained: tuple[str, ...] = ()  # the same, for all that is not frozen
-    until_step: int | None = None  # steps that are over before one changes them; None: no step does
-    until_epoch: float | None = None  # the same in passes over the data, which schedule.epochs counts
+    until_step: int | None = None  # train them after this many steps; None: never
+    until_epoch: float | None = None  # the same in epochs, with schedule.epochs
 
 
 @dataclass(frozen=True)
 class LoRARecipe:
     """Low-rank adapters on all linear layers of every block; what else is trained, `freeze` says (its set `adapters` names them)."""
 
-    rank: int = 8  # width between the two factors
+    rank: int = 8  # rank of the two factors
     alpha: float = 32.0  # the product of the factors is scaled by alpha / rank
     dropout: float = 0.05  # of the adapters' input
 
@@ -173,11 +175,11 @@ class LoRARecipe:
 class MaskingRecipe:
     """Of the objective "masked": which tokens the model has to predict, and what it sees in their place."""
 
-    share: float = 0.15  # of the tokens, or of the words, drawn for every sample anew; special tokens never
-    hidden: float = 0.8  # of these, behind the mask token
-    replaced: float = 0.1  # of these, behind another token; the rest is seen as it is
-    whole_words: bool = False  # all tokens of a word or none
-    validation_parts: int = 7  # held-out text is measured in so many passes, each with another part of the tokens hidden
+    share: float = 0.15  # share of the tokens, or words, to predict, redrawn for every sample; never special tokens
+    hidden: float = 0.8  # share of these replaced by the mask token
+    replaced: float = 0.1  # share of these replaced by a random token; the rest stays unchanged
+    whole_words: bool = False  # mask all tokens of a word or none
+    validation_parts: int = 7  # number of validation passes, each with another part of the tokens masked
 
 
 @dataclass(frozen=True)
@@ -185,21 +187,23 @@ class RunRecipe:
     """What is written down and when."""
 
     checkpoint_every_steps: int  # optimizer steps; the last step is saved too
-    checkpoint_every_minutes: float | None = None  # also behind the first step that ends so long after the last save, or the start
-    validate_every_steps: int | None = None  # where data.validation is given; by default as often as a checkpoint is saved
+    checkpoint_every_minutes: float | None = (
+        None  # also save after the first step that ends this many minutes after the last save or the start
+    )
+    validate_every_steps: int | None = None  # optimizer steps between validations, with data.validation; by default checkpoint_every_steps
     validation_batches: int = 1  # global batches of one validation
     log_every_steps: int = 10  # optimizer steps between two lines of metrics
-    keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
-    keep_checkpoints: int | None = None  # the newest so many stay, older ones are removed; None: all stay
-    keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
+    keep_optimizer_in_last_checkpoint: bool = True  # False saves space if the run will not be extended
+    keep_checkpoints: int | None = None  # number of newest checkpoints to keep; None: all
+    keep_held_checkpoints: int = 8  # number of older checkpoints to keep as well while eval.watch waits for them
     export: str | None = None  # "hf": a finished run leaves its last checkpoint as a Hugging Face folder, hf/
-    asynchronous_save: bool = False  # checkpoints are written beside the next steps, from a copy in the memory of the host
-    stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # that save the run and end it with exit code 0
-    hang_factor: float | None = 20.0  # a step that takes so many times the usual time ends the attempt with all stacks; None: none does
-    hang_seconds: float = 300.0  # but every step may take so long
-    hang_other_seconds: float = 3600.0  # and so long what has no usual time: the start, the first steps, a validation, a save, the end
+    asynchronous_save: bool = False  # write checkpoints during the next steps, from a copy in host memory
+    stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # signals that save the run and end it with exit code 0
+    hang_factor: float | None = 20.0  # a step that takes this many times the usual time ends the run with all stacks; None: never
+    hang_seconds: float = 300.0  # seconds that any step may take
+    hang_other_seconds: float = 3600.0  # seconds that the start, the first steps, a validation, a save and the end may take
     skip_nonfinite_steps: int = 0  # steps of the whole run that may be skipped because of a non-finite loss or gradient
-    wandb_project: str | None = None  # log to Weights & Biases too: offline, to be sent later
+    wandb_project: str | None = None  # also log to Weights & Biases: offline, to upload later
 
     def steps_between_saves(self, *, step_seconds: float) -> int:
         """Steps from one checkpoint to the next at a speed, by number or by time, whichever comes first."""
@@ -220,12 +224,12 @@ class Recipe:
     parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
     freeze: tuple[FreezeRule, ...] = ()
     lora: LoRARecipe | None = None
-    recomputation: RecomputationRecipe | None = None  # of activations, in the backward pass; by default all are kept
-    masking: MaskingRecipe | None = None  # of the objective "masked"; by default as BERT
+    recomputation: RecomputationRecipe | None = None  # activation checkpointing; by default all activations are kept
+    masking: MaskingRecipe | None = None  # masking of the objective "masked"; by default as BERT
     objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports; "masked": encoders
-    second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
+    second_head: str = "copied"  # initialisation of that head: "copied" from the first, or "random"
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
-    seed: int = 42  # of the order of the data, of dropout and of what is drawn
+    seed: int = 42  # seed of the data order, dropout and sampling
 
     @property
     def accumulation_steps(self) -> int:

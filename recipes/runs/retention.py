@@ -107,7 +107,7 @@ def take_hold(run_dir: Path, checkpoint: str, *, holder: str, seconds: float) ->
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     partial.write_text(json.dumps(asdict(Hold(checkpoint, holder, time.time() + seconds))) + "\n", encoding="utf-8")
     os.replace(partial, path)
-    # Hold first, look second: whoever removes looks for holds again behind the removal's first step, and takes it back.
+    # Hold first, look second: whoever removes looks for holds again after the removal's first step, and takes it back.
     if checkpoint in complete_checkpoints(run_dir):
         return True
     path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ SAVE_FILE, EXIT_FILE = "save", "exit"
 
 
 class StopSignals:
-    """Remembers that one of some signals came, so that the run can end behind the step that it is in.
+    """Remembers that one of some signals came, so that the run can end after the step that it is in.
 
     Attributes:
         received: its number; 0 if none came.

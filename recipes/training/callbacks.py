@@ -47,7 +47,7 @@ class FirstStepMemory(Callback):
         self._run_dir, self._recipe, self._fence, self._measure = run_dir, recipe, fence, measure
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Compare behind the first step of the run; one that was resumed has the optimizer's state from the start."""
+        """Compare after the first step of the run; one that was resumed has the optimizer's state from the start."""
         if trainer.global_step != 1 or self._measure is None:
             return
         found = compare_first_step(self._run_dir, self._recipe, process_rank(), measured_gib=round(self._measure(), 3))

@@ -183,7 +183,7 @@ class PlannedSave(FileSystemWriterAsync):  # type: ignore[misc]
     Attributes:
         files: of the rank.
         writing: their work.
-        description: of the whole checkpoint, on rank 0 behind the save; the bytes of `.metadata`.
+        description: of the whole checkpoint, on rank 0 after the save; the bytes of `.metadata`.
     """
 
     def __init__(self, directory: Path, *, num_files: int, make: Callable[[Path, Sequence[ShardFile]], Writing]) -> None:

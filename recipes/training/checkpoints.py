@@ -87,7 +87,7 @@ class Checkpoints(Callback):
         trainer.strategy.barrier("checkpoints cleaned")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin to copy what a save behind the step before has noted: now, so that nothing of it is done while all ranks wait for the slowest."""
+        """Begin to copy what a save after the step before has noted: now, so that nothing of it is done while all ranks wait for the slowest."""
         trainer.strategy.begin_to_copy()  # type: ignore[attr-defined]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:

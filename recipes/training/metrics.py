@@ -287,7 +287,7 @@ class Rates:
 
 
 def new_rows(facts: Mapping[str, Any], *, vocab_size: int) -> range:
-    """Rows of the token table that a transfer has made: those behind the old ones where it expanded a vocabulary, else all.
+    """Rows of the token table that a transfer has made: those after the old ones where it expanded a vocabulary, else all.
 
     Args:
         facts: of the checkpoint's manifest, which `conversion.transfer` began.

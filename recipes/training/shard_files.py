@@ -78,7 +78,7 @@ class Writing:
         behind: what is done when all is written.
 
     Attributes:
-        written: one for each file, behind the call.
+        written: one for each file, after the call.
         error: what went wrong in its place; the ranks learn of it together.
     """
 

@@ -56,7 +56,7 @@ class Stopping(Callback):
         if leave or number:
             trainer.should_stop = True
             self.reason = signal.Signals(number).name if number else f"the file {self._run_dir / EXIT_FILE}"
-        if trainer.is_global_zero:  # behind the save, so that a request survives a crash
+        if trainer.is_global_zero:  # after the save, so that a request survives a crash
             for name, found in ((SAVE_FILE, save), (EXIT_FILE, leave)):
                 if found:
                     (self._run_dir / name).unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def test_a_recipe_of_ones_own_has_a_page(tmp_path: Path, capsys: pytest.CaptureF
     page = tmp_path / "mine.html"
     assert main(["--recipe", str(mine), "--page", str(page), "parallel.gpu=a100-80gb", "parallel.devices_per_node=8"]) == 0
     rows = _rows(page.read_text(encoding="utf-8"))
-    assert rows["seed"] == ["7", "mine.yaml: drawn from a hat", "of the order of the data, of dropout and of what is drawn"]
+    assert rows["seed"] == ["7", "mine.yaml: drawn from a hat", "seed of the data order, dropout and sampling"]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["mine.html", "mine.yaml"]
 
 
