@@ -120,7 +120,7 @@ class Gathering:
         return frozenset(storage_name(bucket.param_data) for group in self._left for bucket in group.buckets)
 
     def is_over(self) -> bool:
-        """Whether all has come; to be asked after every forward pass, as a group forgets behind the backward passes that it was gathered."""
+        """Whether all has come; to be asked after every forward pass, as a group forgets after the backward passes that it was gathered."""
         self._left = [group for group in self._left if not _is_gathered(group)]
         return not self._left
 
