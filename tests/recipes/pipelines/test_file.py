@@ -94,7 +94,7 @@ def test_a_frozen_copy_is_the_same_pipeline(pipeline: Pipeline) -> None:
         (lambda c: c["stages"]["report"].update(output="{tokenizer}/x"), "the output of stage report names stage tokenizer"),
         (
             lambda c: c["stages"]["tokenizer"].update(command="data_prep.train_tokenizer --input {report}"),
-            "wait for each other in a circle",
+            "depend on each other in a cycle",
         ),
         (lambda c: c["stages"]["train"].pop("output"), "stage train trains but has no output; give the directory of the run"),
         (lambda c: c["options"]["method"].update(fokus="x"), "options.method.fokus names no value of the axis; method has mean, focus"),

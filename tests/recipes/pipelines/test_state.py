@@ -66,7 +66,7 @@ def test_an_output_of_another_command_is_refused(pipeline: Pipeline, tmp_path: P
     assert is_complete(pipeline, task)
     changed = replace(pipeline.stages["tokenizer"], command="data_prep.train_tokenizer --input 'a b.txt' --vocab-size 400")
     other = replace(pipeline, stages={**pipeline.stages, "tokenizer": changed})
-    with pytest.raises(ValueError, match=rf"tokenizer: {tmp_path}/tokenizer was not made by .*: --vocab-size 300 -> 400; give --rerun"):
+    with pytest.raises(ValueError, match=rf"tokenizer: {tmp_path}/tokenizer was made by another .*: --vocab-size 300 -> 400; give --rerun"):
         is_complete(other, task)
 
 
@@ -215,7 +215,7 @@ def test_trainings_and_what_others_made_run_again_only_when_told_to(pipeline: Pi
             "stage export.method=mean.step=5 reads the output of train.method=mean, which is not complete and not",
         ),
         (Choice(only="tokenizer"), {"tokenizer"}),
-        (Choice(start="transfer"), "stage transfer.method=mean reads tokenizer, which is not complete"),
+        (Choice(start="transfer"), "stage transfer.method=mean reads the output of tokenizer, which is not complete"),
         (Choice(until="transfr"), "there is no stage transfr; did you mean transfer? there are tokenizer, transfer"),
         (Choice(start="report", until="tokenizer"), "there is no stage between report and tokenizer"),
     ],
