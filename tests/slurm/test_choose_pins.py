@@ -57,7 +57,7 @@ def test_an_image_of_amd_gets_nothing_of_nemo() -> None:
     assert not {name for name in choice.install if name.startswith(("nemo", "nvidia", "cuda", "megatron"))}
     assert {"nemo-toolkit", "nemo-run", "cuda-bindings"} <= set(choice.left_out)
     assert "transformers" in choice.install and all(not name[:1].isspace() for name in NEMO_ONLY)
-    with pytest.raises(ValueError, match=r"the image has no torch; start from one of docs/images\.md"):
+    with pytest.raises(ValueError, match=r"the image has no torch; start from one of docs/slurm\.md"):
         choose(PINS, {"numpy": "2.3.0"})
 
 
@@ -117,7 +117,7 @@ def test_the_layer_is_searched_first_and_the_image_is_left_as_it_was(tmp_path: P
     )
     assert made.returncode == 0, made.stdout + made.stderr
     assert (
-        "kept of the image: apex 0.1, torch 2.9.0" in made.stdout
+        "kept from the image: apex 0.1, torch 2.9.0" in made.stdout
         and "all pinned packages are installed, and the image's own packages are unchanged" in made.stdout
     )
     assert {path: path.read_bytes() for path in before} == before

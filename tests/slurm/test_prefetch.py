@@ -121,7 +121,7 @@ def test_a_file_that_was_edited_is_not_passed_off(server: Server, tmp_path: Path
 
 
 def test_a_missing_address_says_so(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"/none could not be fetched: HTTP Error 404: Not Found; 0 bytes are kept"):
+    with pytest.raises(ValueError, match=r"/none could not be downloaded: HTTP Error 404: Not Found; 0 bytes are kept"):
         download(f"{server.address}/none", tmp_path / "none", sha256=SHA256)
 
 
@@ -148,7 +148,7 @@ def _prefetch(cache: Path, *words: str, environment: dict[str, str] | None = Non
 def test_the_command_fetches_checks_and_finds_damage(server: Server, tmp_path: Path) -> None:
     cache = tmp_path / "scion_cache"
     fetched = _prefetch(tmp_path, "--file", f"{server.address}/data.bin", SHA256)
-    assert (fetched.returncode, fetched.stdout) == (0, f"{cache}/files/data.bin: fetched, checksum correct\n"), fetched.stderr
+    assert (fetched.returncode, fetched.stdout) == (0, f"{cache}/files/data.bin: downloaded, checksum correct\n"), fetched.stderr
     again = _prefetch(tmp_path, "--check")
     assert (again.returncode, again.stdout) == (0, f"{cache}: 1 files and 0 repositories, 0 problems\n")
     (cache / "files" / "data.bin").write_bytes(CONTENT[:-1] + b"x")

@@ -88,7 +88,7 @@ def test_a_copy_of_a_run_has_no_part_in_its_jobs_and_a_moved_one_has(
     assert [job.job_id for job in jobs_of(run_dir)] == ["7"] and jobs_of(copy) == [] and current_submission(copy) is None
     assert claim(copy) == 2 and current_submission(copy).claim.tag == run_tag(copy, 2)  # type: ignore[union-attr]
     run_dir.rename(moved)
-    with pytest.raises(ValueError, match="moved is submitted already: job 7"):
+    with pytest.raises(ValueError, match="moved is already submitted: job 7"):
         claim(moved)
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
     assert claim(moved) == 2 and f"the run of {run_dir} was moved and continues in {moved}" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_damaged_checkpoints_are_set_aside_until_a_whole_one(run_dir: Path) -> N
     first, second = set_damaged_aside(run_dir, contents=False)
     assert first == (
         f"the checkpoint of step 15 is damaged (it has no manifest); it was renamed to {checkpoints}/damaged_step_0000015"
-        " and the one before is used"
+        ", and the one before is used"
     )
     assert f"the checkpoint of step 10 is damaged ({checkpoints}/step_0000010/weights/state has 2 bytes, but its manifest says 8" in second
     assert light_training.newest_checkpoint(run_dir) == (5, checkpoints / "step_0000005")

@@ -54,7 +54,7 @@ def test_a_job_that_has_started_and_does_not_run_is_told() -> None:
     assert told == {
         "RUNNING": "",
         "COMPLETING": "job 42 is completing",
-        "SUSPENDED": "job 42 is suspended; `scontrol resume 42`` (an operator's command) resumes it",
+        "SUSPENDED": "job 42 is suspended; `scontrol resume 42` (an operator's command) resumes it",
     }
 
 
@@ -82,7 +82,7 @@ def test_a_link_that_no_node_is_left_for_says_so(slurm: RunningSlurm, tmp_path: 
 
 
 def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"none is no directory of a run; submit one with `python -m slurm.submit`"):
+    with pytest.raises(ValueError, match=r"none is not the directory of a run; submit one with `python -m slurm.submit`"):
         report_run(tmp_path / "none")
     assert status.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path}: not submitted\nno attempt yet\nstep 0 of ?, step 0 is saved")

@@ -205,7 +205,7 @@ def test_the_demos_recipes_run_on_gpus(name: str, published: dict[str, Any]) -> 
 
 def _runs_to_the_end(found: Any) -> None:
     assert isinstance(found, list), found
-    assert [report["rank"] for report in found] == [0, 1]
+    assert [report["rank"] for report in found] in ([0], [0, 1])
     for report in found:
         assert {"load", "backward", "save", "load, resumed", "save, resumed"} <= set(report["phases"])
 
