@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nemo_patches.no_allocator import compile_no_allocator
 from tests.processes import ROOT, call_command
 
 TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
@@ -21,6 +22,8 @@ WORKING = tuple(f"{SLURM}/test_{name}.py" for name in ("pipeline", "submit", "tr
 SECONDS = {"slow": 1200, "long": 3600}
 SECONDS_OF_USUAL = 600
 LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")
+
+compile_no_allocator()  # tests import Megatron-core as it comes, which fails with a CUDA build of torch and nvcc where no GPU is
 
 # Ignored in the background of a script or under nohup, and so in all that tests start: as a handler of ours it is ignored here alone.
 for _number in (signal.SIGINT, signal.SIGHUP):
