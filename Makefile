@@ -8,6 +8,7 @@ COMET_VENV ?= .venv-comet
 TRL_VENV ?= .venv-trl
 BRIDGE_VENV ?= .venv-bridge
 BRIDGE_PYTHON ?= python3.12
+AUTOMODEL_VENV ?= .venv-automodel
 # As NVIDIA's images are: their Python, one of their versions of torch, and our layer of pins over it.
 IMAGE_VENV ?= .venv-image
 IMAGE_PYTHON ?= python3.12
@@ -23,7 +24,7 @@ PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image test-install check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image automodel-environment test-automodel test-install check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes); PYTHON=python3.12 for another than python3.11"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
@@ -41,6 +42,8 @@ help:
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
 	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
 	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (6 minutes on 2 fast cores)"
+	@echo "make automodel-environment  NeMo AutoModel and transformers 5, in $(AUTOMODEL_VENV): for models that NeMo 2 does not have (3 GB)"
+	@echo "make test-automodel  exported recipes in AutoModel's own loop on a CPU (about 5 minutes)"
 	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
 	@echo "make test-install  the project without NeMo on $(INSTALL_PYTHONS): text, transfer, conversion, evaluation (up to 5 GB at a time)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
@@ -110,6 +113,16 @@ $(BRIDGE_VENV)/.ready: requirements-bridge.txt
 	@touch $@
 
 bridge-environment: $(BRIDGE_VENV)/.ready
+
+$(AUTOMODEL_VENV)/.ready: requirements-automodel.txt
+	@$(PYTHON) -m venv $(AUTOMODEL_VENV)
+	@$(AUTOMODEL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-automodel.txt
+	@touch $@
+
+automodel-environment: $(AUTOMODEL_VENV)/.ready
+
+test-automodel: $(READY) automodel-environment
+	@SCION_AUTOMODEL=$(AUTOMODEL_VENV)/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_automodel.py
 
 # Passes with transformers 5 as with 4 (docs/publishing.md, which says what is left out and why).
 IN_BOTH := bits_per_byte chat_template colexnet config_ids dist_checkpoint edit_vocabulary embeddings_factorisation embeddings_methods \

@@ -1,10 +1,11 @@
-"""The folder of an exported recipe: the checkpoint in the program's layout, what starts it, and a list of what it cannot do."""
+"""The folder of an exported recipe: what starts the program, its checkpoint where it has a layout of its own, and a list of what it cannot do."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,6 +14,7 @@ from common.plain_files import write_text
 from conversion.layouts.moving import MEGATRON_BRIDGE, change, folder_name
 from data_prep.tokenizers.files import tokenizer_files
 from recipes.exporting import limits
+from recipes.exporting.automodel_config import automodel_config
 from recipes.exporting.bridge_config import bridge_config
 from recipes.exporting.common import manifests_by_path
 from recipes.exporting.lm_arguments import lm_arguments, lm_script
@@ -22,7 +24,7 @@ from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe, raise_all
 
 STAGE = "recipes.export"
-CHECKPOINT, RUN = "checkpoint", "run"
+CHECKPOINT, RUN, CONFIG = "checkpoint", "run", "config.yaml"
 LIST_NAME = "not_exported.md"
 _RUNNER = Path(__file__).with_name("bridge_train.py")
 
@@ -32,7 +34,7 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
 
     Args:
         recipe: with its steps, as `recipes.rules.checks.check_run` gives it.
-        target: program, `megatron-bridge` or `megatron-lm`.
+        target: program, a key of `recipes.exporting.limits.PROGRAMS`.
 
     Returns:
         Its manifest, and the sentences on what the program does otherwise.
@@ -44,23 +46,12 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
     sentences = limits.export_differences(
         recipe, target=target, num_padding_rows=padded_vocab_size(recipe, inputs) - inputs.model["vocab_size"]
     )
-    source, final = Path(recipe.model.checkpoint), Path(output_dir).absolute()
+    final = Path(output_dir).absolute()
     with staged_directory(output_dir) as staging:
-        change(source, staging / CHECKPOINT, layout=target, placed_at=final / CHECKPOINT)
-        folder = final / CHECKPOINT / folder_name(target, step=inputs.checkpoint.facts.get("step", 0))
-        places = {
-            "checkpoint": final / CHECKPOINT,
-            "run_dir": final / RUN,
-            "tokenizer": folder / "context" / "hf" if tokenizer_files(source / "context" / "hf") else None,
-        }
-        if target == MEGATRON_BRIDGE:
-            config = bridge_config(recipe, inputs, **places)  # type: ignore[arg-type]
-            write_text(staging / "config.yaml", yaml.safe_dump(config, sort_keys=False, width=120))
-            write_text(staging / "parameters.json", json.dumps(_parameters(recipe, inputs), indent=2) + "\n")
-            shutil.copyfile(_RUNNER, staging / "train.py")
+        if target == limits.AUTOMODEL:
+            _write_yaml(staging / CONFIG, automodel_config(recipe, inputs, run_dir=final / RUN))
         else:
-            write_text(staging / "train.sh", lm_script(recipe, lm_arguments(recipe, inputs, **places)))  # type: ignore[arg-type]
-            (staging / "train.sh").chmod(0o755)
+            _write_for_megatron(recipe, inputs, staging, final=final, target=target)
         write_text(staging / LIST_NAME, _list(recipe, sentences, target=target))
         manifest = write_manifest(
             staging,
@@ -71,6 +62,29 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
             hash_files=False,
         )
     return manifest, sentences
+
+
+def _write_for_megatron(recipe: Recipe, inputs: RunInputs, staging: Path, *, final: Path, target: str) -> None:
+    """The checkpoint in the program's layout, and what starts it."""
+    source = Path(recipe.model.checkpoint)
+    change(source, staging / CHECKPOINT, layout=target, placed_at=final / CHECKPOINT)
+    folder = final / CHECKPOINT / folder_name(target, step=inputs.checkpoint.facts.get("step", 0))
+    places = {
+        "checkpoint": final / CHECKPOINT,
+        "run_dir": final / RUN,
+        "tokenizer": folder / "context" / "hf" if tokenizer_files(source / "context" / "hf") else None,
+    }
+    if target == MEGATRON_BRIDGE:
+        _write_yaml(staging / CONFIG, bridge_config(recipe, inputs, **places))  # type: ignore[arg-type]
+        write_text(staging / "parameters.json", json.dumps(_parameters(recipe, inputs), indent=2) + "\n")
+        shutil.copyfile(_RUNNER, staging / "train.py")
+    else:
+        write_text(staging / "train.sh", lm_script(recipe, lm_arguments(recipe, inputs, **places)))  # type: ignore[arg-type]
+        (staging / "train.sh").chmod(0o755)
+
+
+def _write_yaml(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, yaml.safe_dump(content, sort_keys=False, width=120))
 
 
 def _parameters(recipe: Recipe, inputs: RunInputs) -> dict[str, object]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from common.artifacts import read_manifest
 from conversion.families import FAMILIES
@@ -25,6 +27,7 @@ from recipes.rules.inputs import RunInputs, read_inputs
 from recipes.rules.published import published_inputs
 from recipes.rules.schema import Recipe
 from tests.conftest import Inputs
+from tests.conversion.new_families import save_plain
 from tests.conversion.tiny_families import PUBLISHED as BASE_FAMILIES
 from tests.processes import call_command
 
@@ -284,3 +287,69 @@ def test_shares_are_those_of_the_run(inputs: Inputs) -> None:
     assert any(
         sentence.startswith("schedule.epochs=2:") for sentence in export_differences(passes, target="megatron-lm", num_padding_rows=0)
     )
+
+
+def options_of_automodel(inputs: Inputs) -> list[str]:
+    return ["--recipe", "demo_adapt", f"model.checkpoint={inputs.hf}", f"data.train=[{inputs.data}]", "data.sequence_length=64"]
+
+
+REFUSED_BY_AUTOMODEL = {
+    "dropout": (["model.hidden_dropout=0.1"], "takes dropout from the model's config.json"),
+    "devices": (["parallel.devices_per_node=3", "parallel.tensor_parallel_size=3"], "global_batch_size is 8, of which NeMo AutoModel"),
+    "ramp": (
+        ["schedule.ramp_up={start_batch_size: 4, batch_size_increment: 4, samples: 32}", "schedule.micro_batch_size=4"],
+        "but NeMo AutoModel's batches have one size",
+    ),
+    "rates": (["schedule.embedding_learning_rate=2e-3"], "set schedule.embedding_min_learning_rate=0.0002"),
+    "names": (["freeze=[{frozen: [decoder.layers.0.mlp.*]}]"], "freeze names decoder.layers.0.mlp.*, but of a model of any family"),
+    "until": (["freeze=[{frozen: [layers], until_step: 5}]"], "what NeMo AutoModel freezes stays frozen"),
+    "adapters": (["+procedure=lora"], "which NeMo AutoModel does not read"),
+}
+
+
+@pytest.mark.parametrize("feature", REFUSED_BY_AUTOMODEL)
+def test_what_would_be_another_run_in_automodel_is_refused(feature: str, inputs: Inputs, tmp_path: Path) -> None:
+    overrides, sentence = REFUSED_BY_AUTOMODEL[feature]
+    with pytest.raises(ValueError) as error:
+        call_command("recipes.export", *options_of_automodel(inputs), *overrides, "--to", "automodel", "--output", tmp_path / "out")
+    assert sentence in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_automodel_takes_no_folder_of_nemo(inputs: Inputs, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no config\.json; this program trains Hugging Face folders"):
+        call_command("recipes.export", *options(inputs), "--to", "automodel", "--output", tmp_path / "out")
+
+
+def test_automodel_is_told_of_shares_groups_and_frozen_parts(inputs: Inputs, tmp_path: Path) -> None:
+    more = [f"data.train=[{inputs.data},{inputs.held_out}]", "data.blend={data: 3, held_out: 1}", f"data.validation={inputs.held_out}"]
+    more += ["freeze=[{trained: [embeddings, output]}]", "schedule.embedding_learning_rate=2e-3"]
+    more += ["schedule.embedding_min_learning_rate=2e-4", "precision=bf16", "schedule.max_steps=20"]
+    call_command("recipes.export", *options_of_automodel(inputs), *more, "--to", "automodel", "--output", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "not_exported.md", "scion.json"}
+    config = yaml.safe_load((tmp_path / "out/config.yaml").read_text())
+    assert config["model"]["pretrained_model_name_or_path"] == str(inputs.hf)
+    assert config["dataset"]["paths"]["train"] == ["3.0", str(inputs.data / "text"), "1.0", str(inputs.held_out / "text")]
+    assert config["distributed"]["mp_policy"]["param_dtype"] == "bfloat16"
+    assert (config["lr_scheduler"]["lr_decay_steps"], config["step_scheduler"]["local_batch_size"]) == (20, 4)
+    table = "model.decoder.embed_tokens"  # which is the output layer, too
+    assert config["freeze_config"] == {"freeze_modules": [{"glob": "*"}], "unfreeze_modules": [{"path": table}]}
+    tables, vectors = config["optimizer"]["param_group_overrides"]
+    assert re.search(tables["pattern"], f"{table}.weight") and (tables["lr_mult"], tables["wd_mult"]) == (2.0, 1.0)
+    names = ("model.decoder.layers.0.self_attn.q_proj.bias", "model.decoder.final_layer_norm.weight", "lm_head.weight")
+    assert [bool(re.search(vectors["pattern"], name)) for name in names] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "granite4", "mistral3"])
+def test_automodel_is_given_families_that_the_engine_does_not_have(name: str, inputs: Inputs, tmp_path: Path) -> None:
+    """And what is not frozen of them is found by its place beside the embeddings; a vision tower stays as it is where all but some sets do."""
+    source = save_plain(name, tmp_path / "source", AutoTokenizer.from_pretrained(inputs.tokenizer))
+    words = [*options_of_automodel(inputs), f"model.checkpoint={source}", "freeze=[{trained: [layers]}]"]
+    with_experts = name == "granite4"
+    if with_experts:
+        with pytest.raises(ValueError, match=r"has experts \(num_local_experts in .*set model\.expert_balance=0"):
+            call_command("recipes.export", *words, "--to", "automodel", "--output", tmp_path / "out")
+        words.append("model.expert_balance=0")
+    call_command("recipes.export", *words, "--to", "automodel", "--output", tmp_path / "out")
+    frozen = yaml.safe_load((tmp_path / "out/config.yaml").read_text())["freeze_config"]
+    layers = {"qwen3_5": "model.language_model.layers.0", "granite4": "model.layers.0", "mistral3": "language_model.model.layers.0"}
+    assert frozen["freeze_modules"] == [{"glob": "*"}] and {"path": layers[name]} in frozen["unfreeze_modules"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import Inputs
-from tests.processes import ROOT, call_command
+from tests.processes import ROOT, call_command, free_port
 from tests.recipes.tiny_runs import export, train_on_ranks
 
 if "SCION_BRIDGE" not in os.environ:
@@ -101,10 +100,7 @@ def trained(request: pytest.FixtureRequest, llama: Path, inputs: Inputs, tmp_pat
 
 def train_with_bridge(folder: Path, *overrides: str, num_processes: int) -> dict[int, Step]:
     """What the `train.py` of an export prints of its steps, on as many ranks."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes), "--master-port", str(port)]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes), "--master-port", str(free_port())]
     done = subprocess.run(
         [BRIDGE, *launcher, ROOT / "tests/recipes/bridge_on_cpu.py", folder / "train.py", *overrides],
         cwd=ROOT,
