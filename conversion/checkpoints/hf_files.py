@@ -304,4 +304,11 @@ def load_config(directory: Path) -> PretrainedConfig:
     content = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
     translated = in_words_of_both(content, source=str(directory))
     config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    return config if translated == content else type(config).from_dict(translated)
+    return config if translated == content else type(config).from_dict(_with_floats(translated))
+
+
+def _with_floats(value: Any) -> Any:
+    """What a config.json says, with the infinite numbers that transformers 5 writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        return float(value["__float__"]) if value.keys() == {"__float__"} else {key: _with_floats(item) for key, item in value.items()}
+    return [_with_floats(item) for item in value] if isinstance(value, list) else value
