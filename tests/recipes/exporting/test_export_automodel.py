@@ -55,10 +55,14 @@ def train(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "run/training.jsonl").read_text().splitlines()]
 
 
-def trained_weights(folder: Path) -> Mapping[str, torch.Tensor]:
-    """Of the last checkpoint's Hugging Face folder."""
-    [weights] = (folder / "run").glob("*/model/consolidated")
-    return {name: tensor for path in weights.glob("*.safetensors") for name, tensor in load_file(path).items()}
+def last_folder(export: Path) -> Path:
+    """The last checkpoint as a Hugging Face folder."""
+    return export / "run/LATEST/model/consolidated"
+
+
+def trained_weights(export: Path) -> Mapping[str, torch.Tensor]:
+    """Of the last checkpoint."""
+    return {name: tensor for path in last_folder(export).glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def test_losses_and_weights_are_nemo_s_over_ten_steps(inputs: Inputs, tmp_path: Path) -> None:
@@ -84,19 +88,25 @@ def test_losses_and_weights_are_nemo_s_over_ten_steps(inputs: Inputs, tmp_path: 
         assert torch.equal(found[name], before[name]) == (".layers.0." in name), name
 
 
-def test_a_family_that_the_engine_does_not_have_is_trained_and_evaluated(inputs: Inputs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3_5_text", "granite4"])
+def test_a_family_that_the_engine_does_not_have_is_trained_and_evaluated(name: str, inputs: Inputs, tmp_path: Path) -> None:
+    """AutoModel saves the experts of families that it has no class for under the names of transformers' class, not under those of the files."""
     rows = json.loads((inputs.hf / "config.json").read_text())["vocab_size"]
-    (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3_5_text", rows)))
+    (tmp_path / "config.json").write_text(json.dumps(config_of(name, rows)))
     in_automodel("-m", "tests.recipes.new_model_for_automodel", tmp_path / "config.json", inputs.tokenizer, tmp_path / "hf")
-    call_command("recipes.export", *options(tmp_path / "hf", inputs), "--to", "automodel", "--output", tmp_path / "export")
+    words = [*options(tmp_path / "hf", inputs), "model.expert_balance=0"]
+    call_command("recipes.export", *words, "--to", "automodel", "--output", tmp_path / "export")
     losses = [step["loss"] for step in train(tmp_path / "export")]
-    assert len(losses) == STEPS and losses[-1] < losses[0] - 0.1
+    assert len(losses) == STEPS and losses[-1] < losses[0] - 0.03
     before, found = load_file(tmp_path / "hf/model.safetensors"), trained_weights(tmp_path / "export")
-    assert found.keys() == before.keys()
-    for name, tensor in before.items():
-        assert torch.equal(found[name], tensor) == (".layers.0." in name), name
-    [folder] = (tmp_path / "export/run").glob("*/model/consolidated")
-    (tmp_path / "held_out.txt").write_text("Dober dan. Danes je lep dan.\n\nČez drn in strn.\n")
-    for model, name in ((tmp_path / "hf", "before"), (folder, "after")):
-        in_automodel("-m", "eval.harness", "--model", model, "--text", tmp_path / "held_out.txt", "--output", tmp_path / name)
-    assert list((tmp_path / "after").glob("*"))
+    assert all("block_sparse_moe" in key for key in found.keys() ^ before.keys())
+    for key in found.keys() & before.keys():
+        assert torch.equal(found[key], before[key]) == (".layers.0." in key), key
+    (tmp_path / "held_out.txt").write_text("Dober dan. Danes je lep dan.\nČez drn in strn.\n")
+    words = ["-m", "eval.harness", "--model", tmp_path / "hf", last_folder(tmp_path / "export")]
+    in_automodel(*words, "--text", f"sl={tmp_path / 'held_out.txt'}", "--output", tmp_path / "eval")
+    scores = [
+        json.loads((tmp_path / "eval" / model / "result.json").read_text())["texts"]["sl"]["bits_per_byte"]
+        for model in ("hf", "consolidated")
+    ]
+    assert scores[1] < scores[0]
