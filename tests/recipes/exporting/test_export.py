@@ -302,8 +302,8 @@ REFUSED_BY_AUTOMODEL = {
     ),
     "rates": (["schedule.embedding_learning_rate=2e-3"], "set schedule.embedding_min_learning_rate=0.0002"),
     "names": (["freeze=[{frozen: [decoder.layers.0.mlp.*]}]"], "freeze names decoder.layers.0.mlp.*, but of a model of any family"),
-    "until": (["freeze=[{frozen: [layers], until_step: 5}]"], "what NeMo AutoModel freezes stays frozen"),
-    "adapters": (["+procedure=lora"], "which NeMo AutoModel does not read"),
+    "until": (["freeze=[{frozen: [layers], until_step: 5}]"], "but NeMo AutoModel freezes for the whole run"),
+    "adapters": (["+procedure=lora"], "which NeMo AutoModel does not support"),
 }
 
 
