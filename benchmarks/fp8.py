@@ -43,9 +43,12 @@ class Linear(torch.autograd.Function):
 
 def put_into_layers() -> None:
     """Give Megatron's layers these products; those of models that are made afterwards, on one device."""
-    from megatron.core.tensor_parallel import layers
+    from nemo_patches.cpu_device import present_cpu_as_device
+    from nemo_patches.quiet import quiet_imports
 
-    from recipes.training import engine  # noqa: F401  (which lets Megatron be imported where there is no GPU)
+    with quiet_imports():
+        present_cpu_as_device()
+        from megatron.core.tensor_parallel import layers
 
     original = layers.linear_with_grad_accumulation_and_async_allreduce
 

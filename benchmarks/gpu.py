@@ -204,7 +204,7 @@ def transfer(bench: Bench, model: Model) -> Figures:
     base, target = inputs(bench, model), bench.work / "transfer"
     tokenizer = made(bench.work / "target", "data_prep.train_tokenizer", "--input", TEXT, "--vocab-size", "2000")
     steps = "10" if bench.device == "cpu" else "100"
-    options = ("--method", "token-distillation", "--text", TEXT, "--steps", steps, "--device", bench.device)
+    options = ("--method", "token-distillation", "--text", TEXT, "--steps", steps, "--sequence-length", 48, "--device", bench.device)
     seconds = bench.call("-m", "conversion.transfer", "--source", base / "hf", "--tokenizer", tokenizer, *options, "--output", target)
     manifest = read_manifest(target)
     assert manifest is not None, "a transfer leaves its manifest"
