@@ -1,3 +1,3 @@
 """Shared base of all stages: manifests and atomic outputs, the command line, progress, pages, tables, processes; imports no stage."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
