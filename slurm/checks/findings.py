@@ -89,7 +89,9 @@ def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
         )
     [version] = versions
     if not version.startswith(("3.11.", "3.12.")):
-        return Finding("python", PROBLEM, f"{version} on all nodes", "3.11 is tested, and 3.12 in images; use another image or recreate .venv")
+        return Finding(
+            "python", PROBLEM, f"{version} on all nodes", "3.11 is tested, and 3.12 in images; use another image or recreate .venv"
+        )
     return Finding("python", OK, f"{version} on all nodes")
 
 
