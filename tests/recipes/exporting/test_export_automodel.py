@@ -103,8 +103,8 @@ def test_a_family_that_the_engine_does_not_have_is_trained_and_evaluated(name: s
     for key in found.keys() & before.keys():
         assert torch.equal(found[key], before[key]) == (".layers.0." in key), key
     (tmp_path / "held_out.txt").write_text("Dober dan. Danes je lep dan.\nČez drn in strn.\n")
-    words = ["-m", "eval.harness", "--model", tmp_path / "hf", last_folder(tmp_path / "export")]
-    in_automodel(*words, "--text", f"sl={tmp_path / 'held_out.txt'}", "--output", tmp_path / "eval")
+    evaluate: list[str | Path] = ["-m", "eval.harness", "--model", tmp_path / "hf", last_folder(tmp_path / "export")]
+    in_automodel(*evaluate, "--text", f"sl={tmp_path / 'held_out.txt'}", "--output", tmp_path / "eval")
     scores = [
         json.loads((tmp_path / "eval" / model / "result.json").read_text())["texts"]["sl"]["bits_per_byte"]
         for model in ("hf", "consolidated")
