@@ -136,7 +136,7 @@ def test_the_house_is_in_order(check) -> None:
         (order_problems, "data_prep/reading/later.py", "from conversion import families\n", "imports conversion.families"),
         (order_problems, "common/tables.py", "def f():\n    import eval.running.results\n", "imports eval.running.results"),
         (circle_problems, "data_prep/reading/first.py", "def f():\n    from data_prep.reading import second\n", "data_prep.reading.second"),
-        (subpackage_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is no command"),
+        (subpackage_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is not a command"),
         (subpackage_problems, "eval/new_room/__init__.py", "", "eval.new_room does not say"),
         (borrowed_command_problems, "data_prep/reading/borrowing.py", "from data_prep.clean import main\n", "the command data_prep.clean"),
         (

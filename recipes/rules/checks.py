@@ -80,8 +80,8 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
         problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
         problems += checkpoint_problems(recipe, inputs) + expert_problems(recipe, inputs.model) + factor_problems(recipe, inputs)
         problems += masking_problems(recipe, inputs)
-        recipe, of_steps = _with_checked_steps(recipe, inputs)
-        problems += of_steps or data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
+        recipe, without_steps = _with_checked_steps(recipe, inputs)
+        problems += without_steps or schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
         problems = memory_problems(recipe, planned_model(recipe, inputs), visible=visible)
     raise_all(problems, subject=f"recipe {recipe.name}")
@@ -96,18 +96,19 @@ def check_run_elsewhere(recipe: Recipe, inputs: RunInputs) -> Recipe:
     """
     problems = value_problems(recipe)
     if not problems:
-        recipe, of_steps = _with_checked_steps(recipe, inputs)
-        problems = _choice_problems(recipe) + checkpoint_problems(recipe, inputs) + (of_steps or data_problems(recipe, inputs))
+        recipe, without_steps = _with_checked_steps(recipe, inputs)
+        problems = _choice_problems(recipe) + checkpoint_problems(recipe, inputs)
+        problems += without_steps or schedule_problems(recipe) + data_problems(recipe, inputs)
     raise_all(problems, subject=f"recipe {recipe.name}")
     return recipe
 
 
 def _with_checked_steps(recipe: Recipe, inputs: RunInputs) -> tuple[Recipe, list[str]]:
-    """The recipe with its steps, and what is wrong with its data shares, batches and schedule."""
+    """The recipe with its steps, and what is wrong with its batches and data shares where there can be none (other rules list the steps)."""
     if problems := batch_problems(recipe) + blend_problems(recipe, inputs):
         return recipe, problems
     recipe = with_steps(recipe, inputs.train)
-    return recipe, samples_problems(recipe) or schedule_problems(recipe)  # the second makes a list of the steps
+    return recipe, samples_problems(recipe)
 
 
 def value_problems(recipe: Recipe) -> list[str]:

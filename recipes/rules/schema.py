@@ -42,9 +42,7 @@ class ParallelRecipe:
     tensor_parallel_size: int = 1  # ranks over which every layer's matrices are split
     sequence_parallel: bool = False  # split norms and dropout along the sequence over the tensor-parallel ranks
     pipeline_parallel_size: int = 1  # stages over which the layers are split
-    context_parallel_size: int = (
-        1  # ranks over which the tokens of every sample are split: each takes one chunk from its front and one from its end
-    )
+    context_parallel_size: int = 1  # ranks over which the tokens of every sample are split, two chunks to each
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # GPU of the run, a name of recipes.planner.hardware; a layout that exceeds its memory is refused
     node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
@@ -187,9 +185,7 @@ class RunRecipe:
     """What is written down and when."""
 
     checkpoint_every_steps: int  # optimizer steps; the last step is saved too
-    checkpoint_every_minutes: float | None = (
-        None  # also save after the first step that ends this many minutes after the last save or the start
-    )
+    checkpoint_every_minutes: float | None = None  # also save after the first step that ends so many minutes after the last save
     validate_every_steps: int | None = None  # optimizer steps between validations, with data.validation; by default checkpoint_every_steps
     validation_batches: int = 1  # global batches of one validation
     log_every_steps: int = 10  # optimizer steps between two lines of metrics

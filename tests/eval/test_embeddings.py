@@ -144,7 +144,7 @@ def test_refusals(tmp_path):
     with pytest.raises(ValueError, match=rf"^the model folder {tmp_path}/no does not exist$"):
         main(["--model", str(tmp_path / "opt"), str(tmp_path / "no"), *out])
     with pytest.raises(
-        ValueError, match=r"^the models share \d+ tokens that begin a word, but 128 are needed as anchors; compare models of"
+        ValueError, match=r"^the models share \d+ tokens that begin a word, but 128 are needed as anchors; compare models with"
     ):
         main(["--model", str(tmp_path / "opt"), str(tmp_path / "other"), *out])
     assert not (tmp_path / "out").exists()

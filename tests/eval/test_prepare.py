@@ -387,7 +387,7 @@ def test_sets_are_fetched_and_prepared_from_the_cache(published: Path, tmp_path:
         assert prefetch([*cluster, "--evaluation", "mlsum_de", "flores", "--mirror", address]) == 0
         suggested = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ").split()
         (tmp_path / "scion_cache" / "files" / "de_test.zip").write_bytes(b"edited")
-        with pytest.raises(ValueError, match="it is damaged or of another version"):
+        with pytest.raises(ValueError, match="it is damaged or another version"):
             prefetch([*cluster, "--evaluation", "mlsum_de", "--mirror", address])
         (tmp_path / "scion_cache" / "files" / "de_test.zip").unlink()
         assert prefetch([*cluster, "--evaluation", "mlsum_de", "--mirror", address]) == 0

@@ -192,7 +192,7 @@ def test_other_prompts_are_refused_and_the_first_difference_is_named(tmp_path):
     def refused(sentence, **changes):
         folder = make_result(tmp_path, "b", None, None, **{"skill": 0.5, "items": 20, **changes})
         with pytest.raises(
-            ValueError, match=f"^{re.escape(f'{paths} asked sl_boolq_gen differently: {sentence}; evaluate all models alike')}$"
+            ValueError, match=f"^{re.escape(f'{paths} asked sl_boolq_gen differently: {sentence}; evaluate all models with the same settings')}$"
         ):
             main(["--results", str(tmp_path), "--output", str(tmp_path / "report")])
         for path in sorted(folder.rglob("*"), reverse=True):
@@ -324,8 +324,8 @@ def test_few_items_are_told_and_decide_nothing(tmp_path):
     )
     report = read_report([tmp_path])
     verdicts = {test.line.source: test.verdict for test in paired_tests(report, lines(report))}
-    assert {name for name, verdict in verdicts.items() if verdict == "too few to decide"} == {"sl", *TASKS}
-    assert text.count("too few to decide") == 5
+    assert {name for name, verdict in verdicts.items() if verdict == "too few to tell"} == {"sl", *TASKS}
+    assert text.count("too few to tell") == 5
     assert "inf" not in re.sub(r"[a-z]inf|inf[a-z]", "", text)
 
 
@@ -344,7 +344,7 @@ def test_questions_of_a_few_passages_are_told(tmp_path):
         (folder / "result.json").write_text(json.dumps(result))
     report = read_report([tmp_path], baseline="a")
     (test,) = (test for test in paired_tests(report, lines(report)) if test.line.source == "sl_multirc_gen")
-    assert (test.difference.p_value, test.verdict, test.difference.units) == (0.25, "too few to decide", 3)
+    assert (test.difference.p_value, test.verdict, test.difference.units) == (0.25, "too few to tell", 3)
     page = report_page(report, lines(report), [test], title="", tokens_per_step=None, items_link=False)
     assert "n = 33 in 3 groups" in page and "sl_multirc_gen (3)" in page and "<td>33 in 3</td>" in page
 
@@ -380,7 +380,7 @@ def test_every_task_has_its_place_in_a_suite():
     names = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml")} - {"heldout_text"})
     places = [place(Line(name, "acc", False, True)) for name in names]
     assert OTHERS not in {suite for suite, _ in places}
-    assert len(set(places)) == len(names) == 64 + 15 + 9, "those of the papers, SIB-200, Slovenian-LLM-Eval"
+    assert len(set(places)) == len(names) == 64 + 15 + 9 + 3, "those of the papers, SIB-200, Slovenian-LLM-Eval, instructions"
     assert place(Line("sl_senta_10shot", "sari", False, True))[1] == "10 examples"
     assert place(Line("flores_en_sl", "chrf", False, True))[1] == "English to Slovene"
     assert place(Line("mt_my_en", "chrf", False, True))[0].title == "Translation into English, sampled"

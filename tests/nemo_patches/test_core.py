@@ -87,5 +87,5 @@ def test_unknown_version_is_refused_where_numbers_need_the_patch(library: types.
 
 
 def test_vanished_function_is_refused(library: types.ModuleType) -> None:
-    with pytest.raises(PatchError, match=r"patched_library:gone is not there"):
+    with pytest.raises(PatchError, match=r"patched_library:gone does not exist"):
         core.apply([_patch(library, target="patched_library:gone")])

@@ -22,7 +22,7 @@ from tests.slurm.running_slurm import RunningSlurm
 def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChain) -> None:
     first, *_ = chain.submit("--steps", 60, "--every", 1000, plan=ChainPlan(links=4))
     chain.wait_for_step(12)
-    with pytest.raises(ValueError, match=rf"is submitted already: job {first} \(running\), job .* \(pending\)") as refused:
+    with pytest.raises(ValueError, match=rf"is already submitted: job {first} \(running\), job .* \(pending\)") as refused:
         chain.submit("--steps", 60)
     assert f"end it with `python -m slurm.stop {chain.run_dir}`" in str(refused.value)
     signal_steps(first, "USR1")
@@ -178,7 +178,7 @@ def test_jobs_that_no_submission_knows_leave_the_run_alone(chain: LightChain) ->
     (submissions / "003" / "claim.json").write_text((submissions / "002" / "claim.json").read_text())
     chain.slurm.run("scontrol", "release", older)
     chain.wait_for_end()
-    assert "this job is of submission 2" in chain.logs() and chain.logs().count("it leaves the run alone") == 2
+    assert "this job is of submission 2" in chain.logs() and chain.logs().count("does nothing") == 2
     assert [attempt.start_step for attempt in chain.attempts()] == [0] * len(chain.attempts()), "nothing was trained"
 
 

@@ -289,7 +289,7 @@ def test_numbers_of_large_sites() -> None:
     [
         (["--links", "-3", "--output", "run"], "the chain has -3 links; expected 1 to 100"),
         (["--links", "101", "--output", "run"], "the chain has 101 links; expected 1 to 100: submitting again resumes a run"),
-        (["--output", ""], "argument --output: '' is no directory; give one of its own"),
+        (["--output", ""], "argument --output: '' is no directory; give a separate directory"),
         (["--output", str(ROOT)], "is the checkout or a parent of it; give a separate directory"),
     ],
 )

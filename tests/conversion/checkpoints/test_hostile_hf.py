@@ -53,7 +53,7 @@ def test_a_model_that_is_a_program_is_refused(make_opt: OPTMaker, tmp_path: Path
     (hf_dir / "own.py").write_text(f"open({str(proof)!r}, 'w')\n")
     _change_json(hf_dir / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"})
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
-    with pytest.raises(ValueError, match=r"is a program of its own \(auto_map in config\.json\), which is not run"):
+    with pytest.raises(ValueError, match=r"is a program of its own \(auto_map in config\.json\), which is not executed"):
         inspect_checkpoint(hf_dir, name="own")
     assert not proof.exists()
 
@@ -88,11 +88,11 @@ def test_links_within_a_cache_of_the_hub_are_followed(make_opt: OPTMaker, tmp_pa
     assert (tmp_path / "back/tokenizer.json").read_bytes() == (snapshot / "tokenizer.json").read_bytes()
     (tmp_path / "nemo/context/hf/chat_template.jinja").symlink_to("/etc/hostname")
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    with pytest.raises(ValueError, match=r"chat_template\.jinja is a link to /etc/hostname, out of its folder"):
+    with pytest.raises(ValueError, match=r"chat_template\.jinja is a link to /etc/hostname, outside its folder"):
         nemo_to_hf.export(tmp_path / "nemo", tmp_path / "again")
 
 
-@pytest.mark.parametrize(("target", "said"), [("gone", "which is not there"), ("notes.txt", "leads back to itself")])
+@pytest.mark.parametrize(("target", "said"), [("gone", "which does not exist"), ("notes.txt", "leads back to itself")])
 def test_links_to_nowhere_are_refused(make_opt: OPTMaker, tmp_path: Path, target: str, said: str) -> None:
     hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()

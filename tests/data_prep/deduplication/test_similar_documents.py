@@ -275,10 +275,10 @@ def test_a_log_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text("".join(json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(edited_texts(200))))
     arguments = ["--input", f"a={path}", "--similar-documents", "--workers", "1", "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("documents that are much alike")]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("near-duplicate documents")]
     stages = {
-        stage: [line for line in lines if line.startswith(f"documents that are much alike, {stage}: ")]
-        for stage in ("reading", "by band", "gathering")
+        stage: [line for line in lines if line.startswith(f"near-duplicate documents, {stage}: ")]
+        for stage in ("reading", "by band", "clustering")
     }
     assert all(stages.values()), lines
-    assert re.search(r"(\d+) of \1 bands \(100 %\)", stages["by band"][-1]) and "(100 %)" in stages["gathering"][-1]
+    assert re.search(r"(\d+) of \1 bands \(100 %\)", stages["by band"][-1]) and "(100 %)" in stages["clustering"][-1]

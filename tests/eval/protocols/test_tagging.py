@@ -94,5 +94,5 @@ def test_a_frame_that_leaves_no_place_is_refused() -> None:
     ids = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
     assert (frame_of(tokenizer).front, frame_of(tokenizer).back) == ((ids[0][1],), (ids[1][1],))
-    with pytest.raises(ValueError, match=r"^passages of 2 tokens leave no place for a word between 2 special tokens$"):
+    with pytest.raises(ValueError, match=r"^passages of 2 tokens leave no room for a word between 2 special tokens$"):
         WordCutter(tokenizer, max_tokens=2)

@@ -177,7 +177,7 @@ def test_results_of_different_settings_are_not_mixed_or_compared(chat_model, col
     assert main(["--model", str(base), *common, "--system-prompt", SYSTEM, "--output", str(tmp_path / "system")]) == 0
     prompts = {name: samples(tmp_path / name, "colours")[0]["arguments"][0][0] for name in ("chat/one", "chat/other", "system/base")}
     assert prompts["system/base"].startswith(f"{SYSTEM}\n\nBarve.") and prompts["chat/other"] == prompts["chat/one"] + " "
-    with pytest.raises(ValueError, match="holds the result of another model, text, task or setting"):
+    with pytest.raises(ValueError, match="has the result of another model, text, task or setting"):
         main(["--model", str(one), *common, "--output", str(tmp_path / "chat")])
     sentence = f"the tokenizer in {base} has no chat template, like a base model; leave out --chat-template, or put its"
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)} chat_template.jinja there$"):

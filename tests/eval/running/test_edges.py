@@ -92,7 +92,7 @@ def test_a_users_task_that_fails_ends_no_other(model, own_tasks, tmp_path, capsy
     result = result_of(output / "model")
     assert list(result["tasks"]) == ["good"] and set(result["failures"]) == {"raises"}
     told = capsys.readouterr().err
-    assert "task no_file is left out: FileNotFoundError" in told
+    assert "task no_file is skipped: FileNotFoundError" in told
     assert re.search(r"^\[1/1\] model: 0 texts, 2 tasks$", told, re.MULTILINE) and re.search(
         r"^model, 2 tasks: \d+\.\d s$", told, re.MULTILINE
     )
@@ -142,9 +142,9 @@ def test_what_identifies_the_papers_tasks(tmp_path):
     from eval.running.task_runs import _EVAL_DIR
 
     files = {path.relative_to(_EVAL_DIR).as_posix() for path in code_files(iter([_EVAL_DIR / "protocols/slovene.py"]))}
-    assert files == {f"protocols/{name}.py" for name in ("slovene", "protocol", "rows", "few_shot")}
+    assert files == {f"protocols/{name}.py" for name in ("slovene", "protocol", "rows")}
     files = {path.relative_to(_EVAL_DIR).as_posix() for path in code_files(iter([_EVAL_DIR / "protocols/scoring.py"]))}
-    assert files == {"protocols/scoring.py", "protocols/forms.py", "scoring/statistics.py"}
+    assert files == {"protocols/scoring.py", "scoring/statistics.py"}
     data = write_rows(tmp_path / "data")
     found = find_tasks(["sl_senta_0shot"], metadata={"data": str(data)})["sl_senta_0shot"]
     path = data / "sl/senta_test.jsonl"

@@ -159,11 +159,11 @@ REFUSED = {
     ),
     "key of another": (
         ["schedule.hold_steps=10"],
-        "schedule.hold_steps is 10, but schedule.decay_style is cosine, which has none; leave it out, or set decay_style to warmup_hold",
+        "schedule.hold_steps is 10, but schedule.decay_style is cosine, which does not use it; leave it out, or set decay_style to warmup_hold",
     ),
     "tail of fixed": (
         ["schedule.decay_style=fixed", "schedule.constant_steps=10"],
-        "schedule.constant_steps is 10, but schedule.decay_style is fixed, which has none;"
+        "schedule.constant_steps is 10, but schedule.decay_style is fixed, which does not use it;"
         " leave it out, or set decay_style to cosine or linear or wsd or warmup_hold",
     ),
     "no decay": (

@@ -71,6 +71,6 @@ def test_the_command_brings_it_into_a_folder_or_says_what_to_do(
     with pytest.raises(ValueError, match="--output is missing; name a new directory"):
         fetch.main(["--model", "owner/name"])
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: (_ for _ in ()).throw(OSError("no network")))
-    with pytest.raises(ValueError, match="the model owner/name cannot be fetched: no network; give a folder as `source`"):
+    with pytest.raises(ValueError, match="the model owner/name cannot be downloaded: no network; give a folder as `source`"):
         fetch.main(["--model", "owner/name", "--output", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()

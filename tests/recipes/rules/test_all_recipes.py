@@ -205,7 +205,7 @@ def test_parameters_of_ofas_encoders(name: str, size: int | None, parameters: in
     [
         ("model.factorised_size=800", "model.factorised_size is 800; expected 1 to 768, the width of the model"),
         ("parallel.pipeline_parallel_size=2",
-         "parallel.pipeline_parallel_size is 2, but model.factorised_size is trained with 1 alone"),
+         "parallel.pipeline_parallel_size is 2, but model.factorised_size is trained with 1 only"),
         ("model.output_layer=copied",
          "model.factorised_size needs tied embeddings; make the checkpoint with conversion.transfer --output-layer tied"),
     ],

@@ -236,8 +236,8 @@ def test_factors_must_make_the_table(tmp_path: Path) -> None:
         "recipe demo_adapt cannot run, 4 problems:\n"
         f"  - the recipe trains factors of 4 dimensions, but {path} has 8\n"
         f"  - {path} gives a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to come from the same transfer\n"
-        "  - parallel.pipeline_parallel_size is 2, but model.factors is trained with 1 alone\n"
-        "  - objective is two_tokens, but model.factors is trained with next_token or masked alone"
+        "  - parallel.pipeline_parallel_size is 2, but model.factors is trained with 1 only\n"
+        "  - objective is two_tokens, but model.factors is trained with next_token or masked only"
     )
     save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 96)}, path)
     _checked(f"model.factors={path}")
@@ -259,7 +259,7 @@ def test_absurdly_many_passes_are_warned_of() -> None:
         inputs, "model.checkpoint=nemo", *data, "schedule.max_steps=100", "schedule.warmup_steps=0", "schedule.constant_steps=0"
     )
     assert pass_warnings(recipe, inputs.train) == [
-        "the run sees the data set a 24 times; beyond 16 a text teaches little: give it more data or fewer steps, or say with schedule.epochs"
+        "the run sees the data set a 24 times; after 16 epochs a text teaches little: give it more data or fewer steps, or say with schedule.epochs"
         " that this is meant"
     ]
     assert pass_warnings(replace(recipe, schedule=replace(recipe.schedule, epochs=885.0)), inputs.train) == []

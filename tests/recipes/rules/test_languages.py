@@ -176,7 +176,7 @@ def test_one_sentence_for_many_languages_that_come_too_often() -> None:
     assert sentence.startswith("the run sees the data set data/000 ")
     [sentence] = pass_warnings(recipe, many)
     assert re.fullmatch(
-        r"the run sees 200 of 300 data sets more than 16 times, the most data/\d+ \([\d,]+ times\); beyond 16 a text teaches little: give them"
+        r"the run sees 200 of 300 data sets more than 16 times, the most data/\d+ \([\d,]+ times\); after 16 epochs a text teaches little: give them"
         r" more data, or the run fewer steps or a higher data.sampling_exponent",
         sentence,
     )

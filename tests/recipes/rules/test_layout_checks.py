@@ -147,7 +147,7 @@ def test_all_of_recomputation_has_a_default() -> None:
 def test_a_sample_must_be_cut_into_equal_pieces() -> None:
     cut = ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=1", "data.sequence_length=50")
     assert _problem(*cut) == (
-        "data.sequence_length (50) must be a multiple of 2 x parallel.context_parallel_size (2 x 2 = 4), the pieces that a sample is cut"
+        "data.sequence_length (50) must be a multiple of 2 x parallel.context_parallel_size (2 x 2 = 4), the chunks that a sample is split"
         " into; the nearest are 48 and 52"
     )
     checked(_inputs(), *OVERRIDES, *cut[:2], "data.sequence_length=48")

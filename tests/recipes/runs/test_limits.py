@@ -33,7 +33,7 @@ def test_shared_memory_that_is_too_small_or_read_only(tmp_path: Path, monkeypatc
     with pytest.raises(ValueError, match=r"has 0\.1 MiB free; expected .*; set data.num_workers=0"):
         require_limits(WITH_LOADERS, shared_memory=tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ValueError, match="cannot be written to"):
+    with pytest.raises(ValueError, match="is not writable"):
         require_limits(WITH_LOADERS, shared_memory=tmp_path)
 
 

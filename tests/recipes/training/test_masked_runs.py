@@ -349,7 +349,7 @@ def refusal(inputs: Inputs, *overrides: str, checkpoint: Path | None = None) -> 
 
 def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
     assert refusal(inputs, "+objective=masked") == (
-        f"the objective is masked, but the checkpoint {inputs.checkpoint} is of the family opt, whose tokens do not see those behind them;"
+        f"the objective is masked, but the checkpoint {inputs.checkpoint} is of the family opt, which is causal;"
         " give an encoder (bert, roberta, xlm-roberta), or leave the objective out"
     )
 
@@ -404,5 +404,5 @@ def test_a_tokenizer_without_a_mask_token(encoder: Inputs, tmp_path: Path) -> No
     call_command("conversion.hf_to_nemo", "--input", tmp_path / "hf", "--output", tmp_path / "nemo")
     call_command("data_prep.to_megatron", "--input", TEXT, "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "data")
     found = refusal(replace(encoder, checkpoint=tmp_path / "nemo", data=tmp_path / "data"), "+objective=masked")
-    assert re.fullmatch(r"the tokenizer in \S+/nemo/context/hf has no mask token, behind which .* make checkpoint and data with it", found)
+    assert re.fullmatch(r"the tokenizer in \S+/nemo/context/hf has no mask token, which .* make checkpoint and data with it", found)
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "roberta"

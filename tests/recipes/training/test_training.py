@@ -233,7 +233,7 @@ def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted
     assert (finished.code, finished.stderr.splitlines(keepends=True)[-1]) == (
         command.DAMAGED,
         f"error: {weights} was edited after recipes.train wrote it: its digest is not that of its manifest;"
-        f" remove {newest} to go on from the checkpoint before\n",
+        f" remove {newest} to resume from the checkpoint before\n",
     )
 
 
