@@ -189,10 +189,12 @@ def test_files_that_are_named_exist() -> None:
 
 # Riddles that once stood for terms of docs/glossary.md or for plain sentences.
 PHRASES = (
-    "account that pays", "at each door", "characters that make a run go", "computing activations again", "cut among ranks",
-    "cuts words by the", "decides all that is drawn", "documents that do not see each other", "gpus that are not there",
-    "has not got", "hostile texts", "in a room", "is to lie below", "kept to be read", "makes no use of", "may not be written to",
-    "much alike", "nobody gives", "nothing to go by", "samples cut among", "see later tokens", "told apart", "who is left",
+    "account that pays", "at each door", "characters that make a run go", "computed again",
+    "computing activations again", "cut among ranks", "cuts words by the", "decides all that is drawn",
+    "documents that do not see each other", "gpus that are not there", "has not got", "hostile texts",
+    "in a room", "is to lie below", "kept to be read", "makes no use of", "may not be written to", "much alike",
+    "nobody gives", "nothing to go by", "parts of sequences", "passed over", "samples cut among",
+    "see later tokens", "surely worse", "told apart", "who is left",
 )  # fmt: skip
 PACKAGES = ("common", "data_prep", "nemo_patches", "conversion", "recipes", "slurm", "eval", "benchmarks")
 
