@@ -70,9 +70,7 @@ class RecomputationRecipe:
     """Activation checkpointing: what the backward pass recomputes instead of keeping it from the forward pass."""
 
     granularity: str = "full"  # whole layers, or "selective": the parts of each layer that `modules` names
-    method: str | None = (
-        None  # of full: "uniform" keeps the input of every num_layers layers, "block" recomputes so many layers of a stage; by default uniform
-    )
+    method: str | None = None  # of full: "uniform" (default) keeps one input of num_layers layers, "block" recomputes num_layers of a stage
     num_layers: int | None = None  # layers of a pipeline stage; by default 1 with uniform, all of a stage with block
     modules: tuple[str, ...] = ()  # of selective: core_attn (without its projections), mlp; by default core_attn
 

@@ -192,7 +192,8 @@ def test_other_prompts_are_refused_and_the_first_difference_is_named(tmp_path):
     def refused(sentence, **changes):
         folder = make_result(tmp_path, "b", None, None, **{"skill": 0.5, "items": 20, **changes})
         with pytest.raises(
-            ValueError, match=f"^{re.escape(f'{paths} asked sl_boolq_gen differently: {sentence}; evaluate all models with the same settings')}$"
+            ValueError,
+            match=f"^{re.escape(f'{paths} asked sl_boolq_gen differently: {sentence}; evaluate all models with the same settings')}$",
         ):
             main(["--results", str(tmp_path), "--output", str(tmp_path / "report")])
         for path in sorted(folder.rglob("*"), reverse=True):
