@@ -70,7 +70,7 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     sent = (ROOT / "recipes" / "demo_text" / "sl.heldout.txt").read_text()
     pipeline = pipeline_from_mapping(small(work, text))
     job_ids = submit_pipeline(find_work(pipeline), environment)
-    with pytest.raises(ValueError, match=r"work is submitted already: job \d+_0"):
+    with pytest.raises(ValueError, match=r"work is already submitted: job \d+_0"):
         submit_pipeline(find_work(pipeline), environment)
     wait_for_end(job_ids, timeout_seconds=60)
     assert status.main([str(work)]) == 1

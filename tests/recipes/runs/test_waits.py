@@ -10,7 +10,7 @@ from tests.conftest import Inputs
 from tests.recipes.watched_runs import Runs
 
 IN_A_STEP = {
-    "nonfinite.py:look_at": 1,  # whether losses and gradients are finite
+    "nonfinite.py:check_step": 1,  # whether losses and gradients are finite
     "clip_grads.py:get_grad_norm_fp32": 1,
     "stopping.py:on_train_batch_end": 1,
 }

@@ -199,7 +199,7 @@ def test_a_run_in_which_one_rank_hangs_ends_with_the_stacks_of_all(runs: Runs) -
         runs.train("hung", *options, at_step=["hang", 9, 1])
     logs = [(runs.directory / f"hung.logs/rank_{rank}.log").read_text() for rank in (0, 1)]
     for rank, log in enumerate(logs):
-        said = rf"^error: rank {rank} on \S+ hangs: step 10 did not end in \d+ s \(steps usually take \S+ s\); the same command goes on"
+        said = rf"^error: rank {rank} on \S+ hangs: step 10 did not end in \d+ s \(steps usually take \S+ s\); the same command resumes"
         assert re.search(said, log, re.M)
     assert "in wait_for_ever" in logs[1] and "in wait_for_ever" not in logs[0]
     assert runs.checkpoints("hung") == ["step_0000004", "step_0000008"], "the next attempt goes on from there"

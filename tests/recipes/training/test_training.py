@@ -340,5 +340,5 @@ def test_from_a_hugging_face_folder_to_one(inputs: Inputs, tmp_path: Path) -> No
     shutil.copytree(inputs.hf, tmp_path / "other")
     other = run_command(*(word.replace(str(inputs.hf), str(tmp_path / "other")) for word in from_hf), log_dir=tmp_path / "other.log")
     assert (other.code, other.stdout) == (2, "")
-    told = f"error: {run_dir} holds a run that started from {inputs.hf}, not from {tmp_path / 'other'}; choose another --output\n"
+    told = f"error: {run_dir} holds a run that started from {inputs.hf}, not {tmp_path / 'other'}; choose another --output\n"
     assert other.stderr.endswith(told)
