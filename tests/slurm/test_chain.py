@@ -127,7 +127,7 @@ def test_damaged_checkpoints_and_another_number_of_nodes(chain: LightChain) -> N
     assert [attempt.start_step for attempt in (second, third)] == [int(path.name.removeprefix("step_")) for path in (changed, whole)]
     log = (chain.run_dir / "attempts" / "002" / "log.txt").read_text()
     for folder in (newest, changed):
-        assert f"it was renamed to {checkpoints}/damaged_{folder.name} and the one before is used" in log
+        assert f"it was renamed to {checkpoints}/damaged_{folder.name}, and the one before is used" in log
     assert f"error: {changed}/weights/state was edited after recipes.train wrote it" in log
     assert "is damaged" not in (chain.run_dir / "attempts" / "latest" / "log.txt").read_text()
     chain.check_losses(60)
