@@ -3,12 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3.11
 VENV ?= .venv
-VLLM_VENV ?= .venv-vllm
-COMET_VENV ?= .venv-comet
-TRL_VENV ?= .venv-trl
-BRIDGE_VENV ?= .venv-bridge
 BRIDGE_PYTHON ?= python3.12
-AUTOMODEL_VENV ?= .venv-automodel
 # As NVIDIA's images are: their Python, one of their versions of torch, and our layer of pins over it.
 IMAGE_VENV ?= .venv-image
 IMAGE_PYTHON ?= python3.12
@@ -18,13 +13,15 @@ INSTALL_PYTHONS ?= python3.11 python3.12 python3.13
 INSTALL_VENV ?= .venv-install
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
+PIP := -m pip install --disable-pip-version-check --progress-bar off --quiet
 # Processes that share the tests (tests/conftest.py says how); on two cores three, as one often waits for a Slurm.
 TEST_PROCESSES ?= 3
 PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
+ENVIRONMENTS := vllm comet trl bridge automodel
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge test-image automodel-environment test-automodel test-install check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm test-comet test-trl test-bridge test-image test-automodel test-install check bench clean $(ENVIRONMENTS:%=%-environment)
 help:
 	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes); PYTHON=python3.12 for another than python3.11"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
@@ -37,12 +34,12 @@ help:
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
 	@echo "make test-comet COMET and BLEURT on a CPU with tiny checkpoints, in an environment of its own (1.5 GB; about 4 minutes)"
-	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet and eval.bleurt"
-	@echo "make trl-environment    TRL on a CPU or GPU, in $(TRL_VENV): for tuning an export (1.5 GB)"
+	@echo "make comet-environment  that environment alone, in .venv-comet: for eval.comet and eval.bleurt"
+	@echo "make trl-environment    TRL on a CPU or GPU, in .venv-trl: for tuning an export (1.5 GB)"
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
-	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
+	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in .venv-bridge: the way out of NeMo (6 GB)"
 	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (6 minutes on 2 fast cores)"
-	@echo "make automodel-environment  NeMo AutoModel and transformers 5, in $(AUTOMODEL_VENV): for models that NeMo 2 does not have (3 GB)"
+	@echo "make automodel-environment  NeMo AutoModel and transformers 5, in .venv-automodel: for models that NeMo 2 does not have (3 GB)"
 	@echo "make test-automodel  exported recipes in AutoModel's own loop on a CPU (about 5 minutes)"
 	@echo "make test-image  a tiny training as in an image: $(IMAGE_PYTHON), torch $(IMAGE_TORCH) and our pins over it, in $(IMAGE_VENV) (9 GB)"
 	@echo "make test-install  the project without NeMo on $(INSTALL_PYTHONS): text, transfer, conversion, evaluation (up to 5 GB at a time)"
@@ -56,10 +53,10 @@ $(READY): requirements.txt pyproject.toml
 	@echo "== setup: virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "== setup: installing $$(grep -c == requirements.txt) pinned packages (3 to 6 minutes, 3 GB on disk)"
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-compile -r requirements.txt
+	@$(VENV)/bin/python $(PIP) --no-compile -r requirements.txt
 	@# The loops over text are C, compiled at first use.
 	@command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || \
-	  $(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-compile ziglang==0.17.1
+	  $(VENV)/bin/python $(PIP) --no-compile ziglang==0.17.1
 	@# pip would compile on one core; some packages carry templates that are no Python, which are passed over.
 	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
@@ -75,54 +72,33 @@ demo: $(READY)
 demo-tiny: $(READY)
 	@$(RUN) -m recipes.run recipes/projects/demo_tiny.yaml machine.work_dir=$(TINY_OUTPUT)
 
-test-vllm:
-	@$(PYTHON) -m venv $(VLLM_VENV)
-	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-vllm.txt
-	@# Their builds for CUDA come along as dependencies, and vLLM cannot be imported beside them on a CPU.
-	@$(VLLM_VENV)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
-	@$(VLLM_VENV)/bin/python -m pytest tests/eval/running/test_vllm.py
+# Environments beside it, .venv-NAME of requirements-NAME.txt, each with what it does after that.
+# vLLM's builds for CUDA come along as dependencies, and it cannot be imported beside them on a CPU.
+AFTER_vllm := -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+# Without its dependencies: requirements-bridge.txt has those that a machine without a GPU can have.
+AFTER_bridge := $(PIP) --no-deps megatron-bridge==0.6.2
+.venv-bridge/.ready: PYTHON = $(BRIDGE_PYTHON)
 
-$(COMET_VENV)/.ready: requirements-comet.txt
-	@$(PYTHON) -m venv $(COMET_VENV)
-	@$(COMET_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-comet.txt
+$(ENVIRONMENTS:%=.venv-%/.ready): .venv-%/.ready: requirements-%.txt
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed; install it with venv or set PYTHON=..., BRIDGE_PYTHON=... (3.12) for Megatron-Bridge" >&2; exit 2; }
+	@$(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/python $(PIP) -r $<
+	@$(if $(AFTER_$*),.venv-$*/bin/python $(AFTER_$*))
 	@touch $@
 
-comet-environment: $(COMET_VENV)/.ready
+$(ENVIRONMENTS:%=%-environment): %-environment: .venv-%/.ready
+
+test-vllm: vllm-environment
+	@.venv-vllm/bin/python -m pytest tests/eval/running/test_vllm.py
 
 test-comet: comet-environment
-	@$(COMET_VENV)/bin/python -m pytest tests/eval/test_comet.py tests/eval/test_bleurt.py
-
-$(TRL_VENV)/.ready: requirements-trl.txt
-	@$(PYTHON) -m venv $(TRL_VENV)
-	@$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-trl.txt
-	@touch $@
-
-trl-environment: $(TRL_VENV)/.ready
+	@.venv-comet/bin/python -m pytest tests/eval/test_comet.py tests/eval/test_bleurt.py
 
 test-trl: $(READY) trl-environment
-	@SCION_TRL=$(TRL_VENV)/bin/trl $(RUN) -m pytest tests/eval/test_trl.py
-
-# Without its dependencies: requirements-bridge.txt has those that a machine without a GPU can have.
-MEGATRON_BRIDGE := megatron-bridge==0.6.2
-$(BRIDGE_VENV)/.ready: requirements-bridge.txt
-	@command -v $(BRIDGE_PYTHON) >/dev/null || { echo "error: $(BRIDGE_PYTHON) is not installed; install Python 3.12 with venv or set BRIDGE_PYTHON=..." >&2; exit 2; }
-	@$(BRIDGE_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || { echo "error: $(BRIDGE_PYTHON) is not Python 3.12, of which Megatron-Bridge 0.6 is; set BRIDGE_PYTHON=..." >&2; exit 2; }
-	@$(BRIDGE_PYTHON) -m venv $(BRIDGE_VENV)
-	@$(BRIDGE_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-bridge.txt
-	@$(BRIDGE_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps $(MEGATRON_BRIDGE)
-	@touch $@
-
-bridge-environment: $(BRIDGE_VENV)/.ready
-
-$(AUTOMODEL_VENV)/.ready: requirements-automodel.txt
-	@$(PYTHON) -m venv $(AUTOMODEL_VENV)
-	@$(AUTOMODEL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-automodel.txt
-	@touch $@
-
-automodel-environment: $(AUTOMODEL_VENV)/.ready
+	@SCION_TRL=.venv-trl/bin/trl $(RUN) -m pytest tests/eval/test_trl.py
 
 test-automodel: $(READY) automodel-environment
-	@SCION_AUTOMODEL=$(AUTOMODEL_VENV)/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_automodel.py
+	@SCION_AUTOMODEL=.venv-automodel/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_automodel.py
 
 # Passes with transformers 5 as with 4 (docs/publishing.md, which says what is left out and why).
 IN_BOTH := bits_per_byte chat_template colexnet config_ids dist_checkpoint edit_vocabulary embeddings_factorisation embeddings_methods \
@@ -130,15 +106,15 @@ IN_BOTH := bits_per_byte chat_template colexnet config_ids dist_checkpoint edit_
 	hf_checkpoint hf_model learned_methods mapping matching_pursuit model_card
 NOT_IN_BOTH := test_all_tasks_are_learned or test_checkpoints_of_the_run
 test-bridge: $(READY) bridge-environment
-	@SCION_BRIDGE=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_bridge.py tests/conversion/test_bridge_families.py
-	@SCION_OTHER_PYTHON=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/conversion/test_both_versions.py
-	@SCION_OTHER_PYTHON=$(RUN) $(BRIDGE_VENV)/bin/python -m pytest tests/conversion/test_both_versions.py
-	@$(BRIDGE_VENV)/bin/python -m pytest -m "not slow and not long" -k "not ($(NOT_IN_BOTH))" tests/eval $(foreach name,$(IN_BOTH),$(wildcard tests/conversion/test_$(name).py tests/conversion/*/test_$(name).py))
+	@SCION_BRIDGE=.venv-bridge/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_bridge.py tests/conversion/test_bridge_families.py
+	@SCION_OTHER_PYTHON=.venv-bridge/bin/python $(RUN) -m pytest tests/conversion/test_both_versions.py
+	@SCION_OTHER_PYTHON=$(RUN) .venv-bridge/bin/python -m pytest tests/conversion/test_both_versions.py
+	@.venv-bridge/bin/python -m pytest -m "not slow and not long" -k "not ($(NOT_IN_BOTH))" tests/eval $(foreach name,$(IN_BOTH),$(wildcard tests/conversion/test_$(name).py tests/conversion/*/test_$(name).py))
 
 $(IMAGE_VENV)/.ready: requirements.txt slurm/images/choose_pins.py slurm/images/layer.sh
 	@command -v $(IMAGE_PYTHON) >/dev/null || { echo "error: $(IMAGE_PYTHON) is not installed; install Python 3.12 with venv or set IMAGE_PYTHON=..." >&2; exit 2; }
 	@$(IMAGE_PYTHON) -m venv $(IMAGE_VENV)/base
-	@$(IMAGE_VENV)/base/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet torch==$(IMAGE_TORCH) numpy==1.26.4
+	@$(IMAGE_VENV)/base/bin/python $(PIP) torch==$(IMAGE_TORCH) numpy==1.26.4
 	@mkdir -p $(IMAGE_VENV)/pins && cp $^ $(IMAGE_VENV)/pins
 	@LAYER=$(abspath $(IMAGE_VENV)/layer) PYTHON=$(IMAGE_VENV)/base/bin/python bash slurm/images/layer.sh $(IMAGE_VENV)/pins
 	@touch $@
@@ -152,7 +128,7 @@ test-image: $(IMAGE_VENV)/.ready
 test-install: $(READY)
 	@for python in $(INSTALL_PYTHONS); do \
 	   echo "== $$python"; rm -rf $(INSTALL_VENV) build; $$python -m venv $(INSTALL_VENV); \
-	   $(INSTALL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet '.[data,transfer,eval]' $$(grep '^torch==' requirements.txt); \
+	   $(INSTALL_VENV)/bin/python $(PIP) '.[data,transfer,eval]' $$(grep '^torch==' requirements.txt); \
 	   SCION_INSTALLED=$(abspath $(INSTALL_VENV))/bin/python $(RUN) -m pytest -m long tests/test_installed.py; \
 	 done
 
