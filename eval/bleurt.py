@@ -11,7 +11,6 @@ what is missing.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Sequence
 from importlib import metadata
@@ -23,7 +22,7 @@ from common.artifacts import digest_files
 from common.quiet_library import quiet_transformers
 from conversion.checkpoints.hf_files import CONFIG_NAME, find_weights, read_json
 from conversion.checkpoints.hf_model import default_device, require_device
-from eval.scoring.learned_scores import BLEURT, Scorer, Triple, score_folders
+from eval.scoring.learned_scores import BLEURT, Scorer, Triple, parser_of, score_folders
 
 _PACKAGE = "bleurt-pytorch"
 _FETCH = "`hf download lucadiliello/BLEURT-20 --local-dir bleurt-20`"
@@ -95,24 +94,10 @@ def open_bleurt(folder: Path, *, device: str, batch_size: int) -> Scorer:
     return score
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__, prog="eval.bleurt", example="python -m eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/"
-    )
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of the BLEURT checkpoint in PyTorch form")
-    parser.add_argument(
-        "--tasks", nargs="+", default=[], metavar="TASK", help="translation and summarisation tasks (default: all that were evaluated)"
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=16, help="answers per forward pass (default: %(default)s)")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Score all models given and print chrF or ROUGE-L, and BLEURT, of each task."""
-    arguments = _parser().parse_args(argv)
+    checkpoint = "folder of the BLEURT checkpoint in PyTorch form"
+    arguments = parser_of(BLEURT, __doc__, example="--checkpoint bleurt-20/", checkpoint=checkpoint).parse_args(argv)
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
 

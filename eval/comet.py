@@ -13,7 +13,6 @@ what is missing.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import logging
 import sys
@@ -31,7 +30,7 @@ from conversion.checkpoints.hf_model import default_device
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.pickle_names import LIGHTNING, refusal, unknown_names
 from conversion.formats.torch_file import TorchFile, read_torch_file, tensors_of
-from eval.scoring.learned_scores import COMET, Scorer, Triple, score_folders
+from eval.scoring.learned_scores import COMET, Scorer, Triple, parser_of, score_folders
 
 _PACKAGE = "unbabel-comet"
 _FETCH = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"
@@ -182,25 +181,12 @@ def _require_whole(checkpoint: Path) -> dict[str, LazyTensor]:
         raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__,
-        prog="eval.comet",
-        example="python -m eval.comet --results results/ --checkpoint comet-22/ --encoder xlm-roberta-large/ --output scored/",
-    )
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="folder of the COMET model, or its checkpoint file")
-    parser.add_argument("--encoder", type=Path, metavar="DIR", help="folder with the config and tokenizer of COMET's encoder")
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="translation tasks (default: all that were evaluated)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=16, help="translations per forward pass (default: %(default)s)")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Score all models given and print chrF and COMET of each task."""
-    arguments = _parser().parse_args(argv)
+    checkpoint = "folder of the COMET model, or its checkpoint file"
+    parser = parser_of(COMET, __doc__, example="--checkpoint comet-22/ --encoder xlm-roberta-large/", checkpoint=checkpoint)
+    parser.add_argument("--encoder", type=Path, metavar="DIR", help="folder with the config and tokenizer of COMET's encoder")
+    arguments = parser.parse_args(argv)
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
     files: CometFiles | None = None

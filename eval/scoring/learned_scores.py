@@ -5,6 +5,7 @@ Nothing of lm-eval is imported: this runs in an environment of its own.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from common import command
 from common.artifacts import MANIFEST_NAME, digest_bytes, digest_file, read_manifest, staged_directory, write_manifest
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import be_quiet_and_offline
@@ -286,6 +288,20 @@ def scored_before(
         if all(result["tasks"].get(task, {}).get(metric.name) == facts for task, facts in expected.items()):
             return result
     raise ValueError(f"{output_dir} exists and holds other results; remove it or choose another --output")
+
+
+def parser_of(metric: LearnedMetric, documentation: str | None, *, example: str, checkpoint: str) -> argparse.ArgumentParser:
+    """The options of every metric's command; `example` is what follows its results, `checkpoint` the help of that option."""
+    prog = f"eval.{metric.name}"
+    parser = command.parser(documentation, prog=prog, example=f"python -m {prog} --results results/ {example} --output scored/")
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help=checkpoint)
+    tasks = f"tasks whose answers are scored, each a {metric.answers} (default: all that were evaluated)"
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help=tasks)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
+    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    parser.add_argument("--batch-size", type=int, default=16, help="answers per forward pass (default: %(default)s)")
+    return parser
 
 
 def score_folders(
