@@ -97,9 +97,9 @@ def _metadata(arguments: argparse.Namespace, settings: Settings) -> dict[str, An
     try:
         metadata = json.loads(arguments.metadata)
     except ValueError as error:
-        raise ValueError(f"--metadata {arguments.metadata} is no JSON: {error}") from error
+        raise ValueError(f"--metadata {arguments.metadata} is not valid JSON: {error}") from error
     if not isinstance(metadata, dict):
-        raise ValueError(f'--metadata {arguments.metadata} is no JSON object; expected one such as {{"shots": 3}}')
+        raise ValueError(f'--metadata {arguments.metadata} is not a JSON object; expected one such as {{"shots": 3}}')
     beams = metadata.get("beams", 1)
     if not isinstance(beams, int) or beams < 1:
         raise ValueError(f"--metadata has beams {beams}; expected a number of beams, at least 1")

@@ -48,12 +48,12 @@ def read_line(line: str, number: int, file: str) -> Row:
     """A line of JSON Lines, counted from 1.
 
     Raises:
-        ValueError: if it is no JSON object.
+        ValueError: if it is not a JSON object.
     """
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"line {number} of {file} is no JSON: {error}; fetch it again") from error
+        raise ValueError(f"line {number} of {file} is not valid JSON: {error}; fetch it again") from error
     if not isinstance(row, dict):
         raise ValueError(f"line {number} of {file} holds {type(row).__name__}; expected an object with the fields of a row")
     return row
@@ -63,7 +63,7 @@ def read_rows(folder: Path, rows: Rows) -> list[Row]:
     """Rows of one split, in the order of the file; a row without id is called by its file and line.
 
     Raises:
-        ValueError: if the file is missing, is no JSON Lines, or has no row of the split.
+        ValueError: if the file is missing, is not JSON Lines, or has no row of the split.
     """
     path = _find(folder, rows.file)
     found: list[Row] = []

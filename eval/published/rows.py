@@ -112,7 +112,7 @@ def _whole_json(file: PublishedFile) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file.name} is no JSON: {error}; fetch it again") from error
+        raise ValueError(f"{file.name} is not valid JSON: {error}; fetch it again") from error
 
 
 def _listed(content: Any, file: PublishedFile) -> list[Row]:

@@ -116,14 +116,14 @@ def vllm_arguments(text: str, backend: str) -> dict[str, Any]:
     """Arguments of vLLM's engine.
 
     Raises:
-        ValueError: if they are no JSON object, name what other options decide, or another backend runs.
+        ValueError: if they are not a JSON object, name what other options decide, or another backend runs.
     """
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"--vllm-arguments {text} is no JSON: {error}") from error
+        raise ValueError(f"--vllm-arguments {text} is not valid JSON: {error}") from error
     if not isinstance(given, dict):
-        raise ValueError(f'--vllm-arguments {text} is no JSON object; expected one such as {{"gpu_memory_utilization": 0.6}}')
+        raise ValueError(f'--vllm-arguments {text} is not a JSON object; expected one such as {{"gpu_memory_utilization": 0.6}}')
     if given and backend != "vllm":
         raise ValueError(f"--vllm-arguments is only for vLLM, but --backend is {backend}; give --backend vllm, or leave it out")
     if taken := [f"{name} by {option}" for name, option in _TAKEN.items() if name in given]:

@@ -398,7 +398,7 @@ def _source_problems(loaded: LoadedProject) -> Iterator[str]:
             try:
                 content = read_json(path / "config.json")
                 if not isinstance(content, dict):
-                    raise ValueError(f"{path}/config.json holds no JSON object; expected that of a Hugging Face folder")
+                    raise ValueError(f"{path}/config.json is not a JSON object; expected that of a Hugging Face folder")
                 family_of(str(content.get("model_type", "")), source=str(path))
             except ValueError as error:
                 yield f"source: {error}"

@@ -34,7 +34,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`, but one that is being written.
 
     Raises:
-        ValueError: if there are none, or one is no JSON.
+        ValueError: if there are none, or one is not valid JSON.
     """
     path = run_dir / METRICS_NAME
     if not path.is_file():
@@ -47,7 +47,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
             except ValueError as error:
                 if not line.endswith("\n"):
                     break  # the run is writing it, or was cut off
-                raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
+                raise ValueError(f"line {number} of {path} is not valid JSON: {error}") from error
     return rows
 
 

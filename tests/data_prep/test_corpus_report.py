@@ -103,7 +103,7 @@ def test_what_is_no_output_of_clean_is_refused(runs: Path) -> None:
         assert str(error.value) == f"{directory} is {found}; expected one of data_prep.clean" and not (runs / "page").exists()
 
 
-@pytest.mark.parametrize("change", ["a corpus of another name", "no removed texts", "no samples", "samples that are no JSON"])
+@pytest.mark.parametrize("change", ["a corpus of another name", "no removed texts", "no samples", "samples that are not valid JSON"])
 def test_an_output_that_was_changed_by_hand_is_told_from_a_defect(runs: Path, change: str) -> None:
     cleaned = runs / "filtered"
     if change == "a corpus of another name":

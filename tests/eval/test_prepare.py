@@ -278,7 +278,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     forms.write_zip(tmp_path / "de_test.zip", {"de_test.jsonl": b'{"text": "a", "summary": "b"}\n{"summary": "b"}\n'})
     assert refused("mlsum_de") == "row 2 of de_test.zip/de_test.jsonl has no text; it has line, summary: is it another set?"
     forms.write_zip(tmp_path / "de_test.zip", {"de_test.jsonl": b'{"text": "a", "summary": "b"}\n{"text": \n'})
-    assert refused("mlsum_de").startswith("line 2 of de_test.zip/de_test.jsonl is no JSON: ")
+    assert refused("mlsum_de").startswith("line 2 of de_test.zip/de_test.jsonl is not valid JSON: ")
     forms.write_flores(tmp_path, short="tha_Thai")
     assert "has files of different length: {'en': 6, " in refused("flores")
     (tmp_path / "de_test.zip").write_bytes((tmp_path / "de_test.zip").read_bytes()[:40])

@@ -106,7 +106,7 @@ def test_refusals(tmp_path, monkeypatch):
     write(path, [boolq("v", "dev", label="mogoče")])
     fails("the row v has the label 'mogoče'; known are True, False", ask)
     path.write_text("{\n")
-    fails(f"line 1 of {path} is no JSON:", ask)
+    fails(f"line 1 of {path} is not valid JSON:", ask)
     write(path, ["a"])
     fails(f"line 1 of {path} holds str; expected an object with the fields of a row", ask)
     write(path, [{"split": "val", "question": "?", "label": True}])

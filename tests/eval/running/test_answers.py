@@ -197,9 +197,9 @@ def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_pa
     for more in (["--metadata", '{"shots": 2}'], ["--sampling-seed", "1"], ["--cut-prompts"]):
         with pytest.raises(ValueError, match=f"^{re.escape(held)}"):
             main(harness(model, output, data, *more))
-    with pytest.raises(ValueError, match=r"^--metadata shots=2 is no JSON: "):
+    with pytest.raises(ValueError, match=r"^--metadata shots=2 is not valid JSON: "):
         main(harness(model, output, data, "--metadata", "shots=2"))
-    with pytest.raises(ValueError, match=r"^--metadata 2 is no JSON object; expected one such as"):
+    with pytest.raises(ValueError, match=r"^--metadata 2 is not a JSON object; expected one such as"):
         main(harness(model, output, data, "--metadata", "2"))
     task = result_of(output / "model")["tasks"]["sl_copa_gen"]
     assert list(task["metrics"]) == ["acc", "acc_valid", "invalid", "macro_f1", "macro_f1_valid"], (

@@ -99,8 +99,8 @@ def test_refusals(save_checkpoint, tmp_path) -> None:
         main([*words, "--vllm-arguments", '{"enforce_eager": true}'])
     for given, sentence in {
         '{"dtype": "float16", "seed": 1}': "--vllm-arguments repeats other options: dtype by --dtype, seed by the seeds",
-        "[1]": '--vllm-arguments [1] is no JSON object; expected one such as {"gpu_memory_utilization": 0.6}',
-        "{": "--vllm-arguments { is no JSON: ",
+        "[1]": '--vllm-arguments [1] is not a JSON object; expected one such as {"gpu_memory_utilization": 0.6}',
+        "{": "--vllm-arguments { is not valid JSON: ",
     }.items():
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             main([*words, "--backend", "vllm", "--vllm-arguments", given])
