@@ -104,7 +104,9 @@ def _require_inputs(arguments: argparse.Namespace) -> None:
             if not path.exists():
                 raise ValueError(f"--{option.replace('_', '-')} {path} does not exist; check its spelling")
     if arguments.peers and not shutil.which(arguments.peers):
-        raise ValueError(f"--peers {arguments.peers} is no program; name the interpreter of an environment that has them, or leave it out")
+        raise ValueError(
+            f"--peers {arguments.peers} is not a program; name the interpreter of an environment that has them, or leave it out"
+        )
 
 
 def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:

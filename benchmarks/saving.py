@@ -98,7 +98,7 @@ def _overrides(inputs: Path, *, ranks: int, contender: str) -> list[str]:
         f"schedule.max_steps={STEPS}",
         f"run.checkpoint_every_steps={EVERY}",
         f"run.asynchronous_save={str(contender == 'beside').lower()}",
-        # What is logged gathers the parameters once more, in a step that saves too: that time is no save's.
+        # What is logged gathers the parameters once more, in a step that saves too: that time is not a save's.
         f"run.log_every_steps={STEPS}",
     ]
 

@@ -82,7 +82,7 @@ class Manifest:
 
 
 def digest_bytes(data: bytes) -> str:
-    """xxh3-128 of the bytes.  It finds edits and truncation at 10 GB/s; it is no signature against an attacker."""
+    """xxh3-128 of the bytes.  It finds edits and truncation at 10 GB/s; it is not a signature against an attacker."""
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 

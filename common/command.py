@@ -127,7 +127,7 @@ def require_positive(arguments: argparse.Namespace, *names: str) -> None:
 
 
 def print_report(directory: Path) -> None:
-    """Print the `report.md` that a command has written; where it cannot be read back, which is no failure of the command, its place."""
+    """Print the `report.md` that a command has written; where it cannot be read back, which is not a failure of the command, its place."""
     try:
         print((directory / "report.md").read_text(encoding="utf-8"), end="")
     except OSError as error:

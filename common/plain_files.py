@@ -42,7 +42,7 @@ def read_text(path: Path) -> str:
     """The text of a file, without a byte-order mark.
 
     Raises:
-        ValueError: if it is no plain file, no UTF-8, or too large to be a file of settings.
+        ValueError: if it is not a plain file, not UTF-8, or too large to be a file of settings.
         OSError: if it cannot be read.
     """
     found = path.stat()
@@ -104,7 +104,7 @@ def parse_yaml(text: str, *, subject: str, loader: type | None = None) -> Any:
         loader: another subclass of `yaml.SafeLoader`, which knows more tags.
 
     Raises:
-        ValueError: if it is no YAML, deeper than `MAX_DEPTH`, contains itself, uses a key twice, or is many times as large once its
+        ValueError: if it is not YAML, deeper than `MAX_DEPTH`, contains itself, uses a key twice, or is many times as large once its
             aliases are written out.
     """
     import yaml

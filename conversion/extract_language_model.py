@@ -30,7 +30,7 @@ def extract(input_dir: Path, output_dir: Path) -> Manifest:
     """Write the checkpoint.
 
     Raises:
-        ValueError: if the input is missing or corrupt, is no multimodal model, or its language model is none that predicts the next token or
+        ValueError: if the input is missing or corrupt, is not a multimodal model, or its language model is none that predicts the next token or
             lacks a matrix; if the output exists or the disk is full.
     """
     from dataclasses import replace

@@ -391,7 +391,7 @@ def _work(arguments: argparse.Namespace) -> Merge:
     """The merge that is asked for.
 
     Raises:
-        ValueError: if options do not fit each other, or a folder is no model.
+        ValueError: if options do not fit each other, or a folder is not a model.
     """
     from conversion.merging.models import Model
 

@@ -155,7 +155,7 @@ def verify(
     """Compare two checkpoints; the results come one by one, cheapest first.
 
     Raises:
-        ValueError: if one of them is no checkpoint or cannot be read, or if a size does not divide its attention heads.
+        ValueError: if one of them is not a checkpoint or cannot be read, or if a size does not divide its attention heads.
     """
     from conversion.checkpoints.hf_checkpoint import same_bits
 
@@ -197,7 +197,7 @@ def verify_other_vocabulary(a_dir: Path, b_dir: Path) -> Iterator[Result]:
     """Whether the second is the first with another vocabulary: token matrices may differ, and what of the configuration follows from them.
 
     Raises:
-        ValueError: if one of them is no Hugging Face folder, or its token matrices are not found.
+        ValueError: if one of them is not a Hugging Face folder, or its token matrices are not found.
     """
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint, same_bits
     from conversion.embeddings.layers import find_token_layers

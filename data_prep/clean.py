@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--samples is {arguments.samples}; expected a number from 0")
     runs = None
     if arguments.problem_runs is None:
-        _require_defaults(arguments, parser, _OF_RUNS, "--problem-runs; name the language whose letters are no problem")
+        _require_defaults(arguments, parser, _OF_RUNS, "--problem-runs; name the language whose letters are not a problem")
     else:
         runs = ProblemRuns(
             arguments.problem_runs,

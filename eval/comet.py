@@ -166,7 +166,7 @@ def require_safe_checkpoint(checkpoint: Path) -> TorchFile:
         if file is None:
             raise ValueError("no zip archive, the format of torch since 2020")
     except ValueError as error:
-        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
+        raise ValueError(f"{checkpoint} is not a readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
     if unknown := unknown_names(file.names, LIGHTNING):
         raise ValueError(refusal(checkpoint, unknown))
     return file
@@ -178,7 +178,7 @@ def _require_whole(checkpoint: Path) -> dict[str, LazyTensor]:
     try:
         return {tensor.name: tensor for tensor in tensors_of(file, file.content["state_dict"])}
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
+        raise ValueError(f"{checkpoint} is not a readable checkpoint ({error}); download it again, for example with {_FETCH}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

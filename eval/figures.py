@@ -56,7 +56,7 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
         smooth: mean over so many logged steps.
 
     Raises:
-        ValueError: if a folder is no run, or its lines lack what the axis needs.
+        ValueError: if a folder is not a run, or its lines lack what the axis needs.
     """
     training, validation = [], []
     for series, (name, folder) in enumerate(runs.items()):

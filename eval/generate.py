@@ -71,7 +71,7 @@ def read_prompts(path: Path) -> list[dict[str, str]]:
             row = json.loads(line)
             prompts.append({"id": str(row.get("id", number)), "prompt": str(row["prompt"])})
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f'line {number} of {path} is no prompt ({error!r}); expected {{"prompt": ...}}') from error
+            raise ValueError(f'line {number} of {path} is not a prompt ({error!r}); expected {{"prompt": ...}}') from error
     if not prompts:
         raise ValueError(f"{path} holds no prompts")
     return prompts

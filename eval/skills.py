@@ -131,7 +131,7 @@ def _weights(given: Sequence[float]) -> list[float]:
     """In order, with 0.
 
     Raises:
-        ValueError: if one is no number.
+        ValueError: if one is not a number.
     """
     if wrong := [weight for weight in given if not math.isfinite(weight)]:
         raise ValueError(f"--weights has {wrong[0]:g}; expected numbers, such as 0.5")

@@ -147,7 +147,7 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
         return error.exit_code
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # torch's CheckpointException is no Exception, and a full disk may be any error of a writer
+    except BaseException as error:  # torch's CheckpointException is not an Exception, and a full disk may be any error of a writer
         if not is_disk_full(run_dir):
             raise
         saved = newest_checkpoint(run_dir)

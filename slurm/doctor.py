@@ -132,7 +132,9 @@ def _scratch(cluster: Cluster) -> Finding:
         return Finding("scratch", NOT_APPLICABLE, "the cluster file names no scratch directory")
     scratch = Path(cluster.scratch)
     if not scratch.is_dir() or not os.access(scratch, os.W_OK):
-        return Finding("scratch", PROBLEM, f"{scratch} is no directory that you can write to", "create it, or use --set scratch=DIRECTORY")
+        return Finding(
+            "scratch", PROBLEM, f"{scratch} is not a directory that you can write to", "create it, or use --set scratch=DIRECTORY"
+        )
     free = shutil.disk_usage(scratch).free / GIB
     if free < MIN_SCRATCH_GIB:
         return Finding("scratch", PROBLEM, f"{scratch} has {free:.1f} GiB free, expected {MIN_SCRATCH_GIB}", "remove old checkpoints")

@@ -86,7 +86,7 @@ def circle_problems(root: Path) -> list[str]:
 
 
 def subpackage_problems(root: Path) -> list[str]:
-    """Files at the top level of a stage that are no commands."""
+    """Files at the top level of a stage that are not commands."""
     problems = []
     typed = {command.module for command in commands(root)}
     for stage in BEFORE.keys() - WITHOUT_SUBPACKAGES:

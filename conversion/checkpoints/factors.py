@@ -36,7 +36,7 @@ def factors_of(tensors: Mapping[str, LazyTensor], *, num_rows: Any) -> dict[str,
     """`coordinates`, without the rows that pad a vocabulary, and `primitives` of a checkpoint's token table; empty where it is one matrix.
 
     Raises:
-        ValueError: if the checkpoint does not say how many rows are no padding.
+        ValueError: if the checkpoint does not say how many rows are not padding.
     """
     if COORDINATES not in tensors or PRIMITIVES not in tensors:
         return {}

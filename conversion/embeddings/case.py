@@ -106,7 +106,7 @@ def _tokenize(tokenizer: AnyTokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def _require_finite(rows: LazyTensor, source: Path) -> None:
-    """Refuse token rows (num_tokens, size) that are no numbers."""
+    """Refuse token rows (num_tokens, size) that are not numbers."""
     is_finite, start = np.zeros(rows.shape[0], dtype=bool), 0
     for bits in rows.checked_blocks():
         is_finite[start : start + len(bits)] = finite_rows(bits, rows.dtype_name)

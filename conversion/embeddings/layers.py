@@ -127,13 +127,13 @@ def _require_whole_vocabulary(checkpoint: HFCheckpoint, num_rows: int) -> None:
     for part, settings in config.items():
         if isinstance(settings, dict) and "vocab_offset" in settings:
             raise ValueError(
-                f"{checkpoint.directory} has vocab_offset {settings['vocab_offset']} in {part} of its config.json: ids from there on are no text, so no"
+                f"{checkpoint.directory} has vocab_offset {settings['vocab_offset']} in {part} of its config.json: ids from there on are not text, so no"
                 " other vocabulary can be given to such a model"
             )
 
 
 def _other_sizes(config: Mapping[str, Any]) -> Iterator[int]:
-    """Whole numbers in a config.json that are no sizes of the vocabulary."""
+    """Whole numbers in a config.json that are not sizes of the vocabulary."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _other_sizes(value)

@@ -413,7 +413,7 @@ def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str
     """Target token -> source token, by `TARGET=SOURCE` options and a file of lines with a tab between the two.
 
     Raises:
-        ValueError: if an entry is no pair, or if two speak of one target token.
+        ValueError: if an entry is not a pair, or if two speak of one target token.
     """
     pairs: list[tuple[str, str]] = []
     for option in options:

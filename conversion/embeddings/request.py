@@ -94,7 +94,7 @@ def take_recommended(arguments: argparse.Namespace) -> None:
     """Set the method that a comparison recommends, and ignore inputs that only other methods use of it.
 
     Raises:
-        ValueError: if a method is named too, or the folder is no comparison.
+        ValueError: if a method is named too, or the folder is not a comparison.
     """
     if arguments.method is not None:
         raise ValueError("--method and --method-from both name a method; give one of them")

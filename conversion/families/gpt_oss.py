@@ -1,6 +1,6 @@
 """gpt-oss (OpenAI 2025): experts with biases, a clamped gate, and an attention sink per head.
 
-Every second layer, the first among them, sees a window; all rotate by YaRN, whose bounds are no whole dimensions.
+Every second layer, the first among them, sees a window; all rotate by YaRN, whose bounds are not whole dimensions.
 """
 
 from __future__ import annotations

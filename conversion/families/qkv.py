@@ -24,7 +24,7 @@ def interleave_qkv(q: Bits, k: Bits, v: Bits, *, num_query_groups: int) -> Bits:
         ((num_attention_heads + 2 * num_query_groups) * head_dim, ...), dtype of the inputs
 
     Raises:
-        ValueError: if the rows of q are no multiple of those of k, or those of k no multiple of the groups.
+        ValueError: if the rows of q are not a multiple of those of k, or those of k not a multiple of the groups.
     """
     if q.shape[0] % k.shape[0] or k.shape[0] % num_query_groups or k.shape != v.shape:
         raise ValueError(f"q, k and v of {q.shape[0]}, {k.shape[0]} and {v.shape[0]} rows do not make {num_query_groups} query groups")

@@ -235,7 +235,7 @@ def _read_strided(path: Path, begin: int, tensor: StoredTensor) -> Bits:
 
 
 def _read_old_state_dict(path: Path) -> list[LazyTensor]:
-    """Files from before 2020 are no archives and can only be read whole, by torch."""
+    """Files from before 2020 are not archives and can only be read whole, by torch."""
     import torch
 
     try:

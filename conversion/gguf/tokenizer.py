@@ -136,7 +136,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Seque
     merges = [tuple(merge.split(" ")) for merge in metadata.get(f"{_KEY}merges", [])]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     if wrong := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
-        raise ValueError(f"{source} has {len(wrong)} merges of what are no two tokens, such as {' '.join(wrong[0])!r}; copy it again")
+        raise ValueError(f"{source} has {len(wrong)} merges of what are not two tokens, such as {' '.join(wrong[0])!r}; copy it again")
     backend = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=rule.takes_whole_words))
     backend.normalizer, backend.pre_tokenizer = _cutting(rule)
     added = respellings(token for token, kind in zip(tokens, kinds, strict=True) if kind in (_CONTROL, _USER_DEFINED))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_all(description: Description, place: Place) -> None:
-    """Add a problem for each tensor with values that are no numbers, and each file that is not as its manifest says."""
+    """Add a problem for each tensor with values that are not numbers, and each file that is not as its manifest says."""
     if description.problems:
         description.notes.append("the values were not read, because files are missing or damaged")
         return

@@ -2,7 +2,7 @@
 
 One position at a time is hidden behind the mask token, and the negative log-likelihoods of what stood there are added up, in bits per UTF-8
 byte of the text, unknown tokens charged as in `conversion.measuring.bits_per_byte`.  A model that sees what comes behind a token finds it much more
-easily, and the sum is no likelihood of the text: the figure compares masked models with each other, never with causal ones.
+easily, and the sum is not a likelihood of the text: the figure compares masked models with each other, never with causal ones.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Model:
         """Look at a folder.
 
         Raises:
-            ValueError: if it is no model, or a quantized one.
+            ValueError: if it is not a model, or a quantized one.
         """
         hf = HFCheckpoint.open(folder)
         if QUANTIZATION in hf.config:

@@ -57,7 +57,7 @@ class FastTextModel:
         labels: as the file has them, without the prefix `__label__`.
 
     Raises:
-        ValueError: if the file is no whole supervised model.
+        ValueError: if the file is not a whole supervised model.
     """
 
     def __init__(self, path: Path) -> None:
@@ -182,7 +182,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            found = "is no file" if path.exists() else "does not exist"
+            found = "is not a file" if path.exists() else "does not exist"
             raise ValueError(f"the language model {path} {found}; give a fastText model (.bin or .ftz), such as that of GlotLID")
         if not path.stat().st_size:
             raise ValueError(f"{path} is empty; expected a fastText model (.bin or .ftz)")

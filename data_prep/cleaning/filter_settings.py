@@ -162,7 +162,7 @@ def own_settings(whole: Mapping[str, Any], language: str | None) -> Mapping[str,
     """What stands under `languages` for a language in its script, or in any; empty where nothing does.
 
     Raises:
-        ValueError: if it is no mapping, or has an unknown key.
+        ValueError: if it is not a mapping, or has an unknown key.
     """
     if language is None:
         return {}
@@ -192,7 +192,7 @@ def close_groups(whole: Mapping[str, Any]) -> Groups:
     """The groups of close languages that a whole YAML names.
 
     Raises:
-        ValueError: if they are no mapping of names to languages with their scripts.
+        ValueError: if they are not a mapping of names to languages with their scripts.
     """
     groups = whole["close_languages"] or {}
     such = "languages with their scripts, such as {nb: [Latn], nn: [Latn]}"

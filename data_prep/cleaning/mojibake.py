@@ -113,7 +113,7 @@ def _repaired(text: str, name: str) -> tuple[int, str]:
     data = text.encode(name, page.errors if name != "latin-1" and not page.missing.isdisjoint(text) else "replace")
     places = [(found.span(), _decoded(found[0])) for found in _SEQUENCES.finditer(data)]
     certain = any(decoded is not None and _is_certain(text, start, stop, decoded) for (start, stop), decoded in places)
-    # Pairs of letters of another alphabet, which are no words yet: of Latin text that is wrong twice over.
+    # Pairs of letters of another alphabet, which are not words yet: of Latin text that is wrong twice over.
     certain |= sum(len(decoded) for _, decoded in places if decoded and len(decoded) > 1 and not _LATIN.fullmatch(decoded)) > 3
     pieces, end = [], 0
     for (start, stop), decoded in places if certain else ():
@@ -137,7 +137,7 @@ def _decoded(sequence: bytes) -> str | None:
 
 
 def _is_certain(text: str, start: int, stop: int, decoded: str) -> bool:
-    """Whether a place is wrong for itself, so that the others of the text are too: what is no Latin has a word of it, and a mark that may end a word is not after a capital one."""
+    """Whether a place is wrong for itself, so that the others of the text are too: what is not Latin has a word of it, and a mark that may end a word is not after a capital one."""
     if not _LATIN.fullmatch(decoded):
         return len(decoded) >= 3
     if stop - start > 2:

@@ -203,7 +203,7 @@ def _public_address(text: str) -> bool:
 
 
 def _long_public_address(text: str) -> bool:
-    """One that is no number of a section or a version, by a part above any month and most chapters."""
+    """One that is not a number of a section or a version, by a part above any month and most chapters."""
     return _public_address(text) and max(map(int, text.split("."))) > 31
 
 

@@ -59,7 +59,7 @@ def texts(where: str, value: Any) -> tuple[str, ...]:
     """The texts of a list, of which whole numbers are some too; none of what is switched off.
 
     Raises:
-        ValueError: if it is no list, or something in it is no text.
+        ValueError: if it is not a list, or something in it is not text.
     """
     if value is False or value is None:
         return ()
@@ -93,7 +93,7 @@ def require_in_order(where: str, minimum: float | None, maximum: float | None) -
 
 
 def require_text_keys(value: Any, where: str = "") -> None:
-    """Refuse a key that is no text, such as a number, anywhere in a value.
+    """Refuse a key that is not text, such as a number, anywhere in a value.
 
     Raises:
         ValueError: naming it and where it is.

@@ -32,7 +32,7 @@ def line_ends(text: str) -> str:
 
 
 def control_characters(text: str) -> str:
-    """No control characters but tab and line feed: NUL, C0, C1, and code points that are no characters."""
+    """No control characters but tab and line feed: NUL, C0, C1, and code points that are not characters."""
     return CONTROL.sub("", text)
 
 

@@ -30,7 +30,7 @@ class Measures(NamedTuple):
 
     Attributes:
         mean_word_length, longest_word: characters of words, punctuation at their ends aside.
-        alphabetic_words: share of the words that have a letter; a dash before a line of dialogue is no word.
+        alphabetic_words: share of the words that have a letter; a dash before a line of dialogue is not a word.
         stop_words, stop_word_share: words of the language's list.
         hash_signs, ellipses, curly_brackets, lines_per_word: for each word; of curly brackets the opening ones.
         bullet_lines, ellipsis_lines, terminal_lines, short_lines: share of lines that begin with a bullet, end with an ellipsis, end with a

@@ -284,7 +284,7 @@ def _space_merges(model: dict[str, Any]) -> tuple[Merges, NDArray[np.bool_]]:
         raise NotExactError("its words are looked up whole")
     unlike_text = {*byte_tokens, model.get("unk_token")}
     if any(left in unlike_text or right in unlike_text for left, right in pairs):
-        raise NotExactError("its merges join what is no text")
+        raise NotExactError("its merges join what is not text")
     symbols = np.full(NUM_CODE_POINTS, -1, dtype=np.int32)
     for token, i in vocab.items():
         if len(token) == 1:

@@ -254,7 +254,7 @@ def corpus_from_row(table: Path, row: Mapping[str, Any]) -> Corpus:
     """The corpus of a row without its files.
 
     Raises:
-        ValueError: if it has no name, an unknown key, or a language that is no ISO 639 code.
+        ValueError: if it has no name, an unknown key, or a language that is not an ISO 639 code.
     """
     name = str(row["name"])
     if not _NAME.fullmatch(name):

@@ -147,7 +147,7 @@ def batches(texts: Iterable[str], num_characters: int) -> Iterator[list[str]]:
 
 
 def require_text_files(paths: Iterable[Path], separator: str | None = None, *, tables: bool = False) -> None:
-    """Refuse what is no text file, before anything is read.
+    """Refuse what is not a text file, before anything is read.
 
     Args:
         tables: also take `.tsv` files, whose cells are all texts.

@@ -34,7 +34,7 @@ def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], nu
         description: content of a tokenizer.json that names every added token.
 
     Raises:
-        ValueError: if the tokenizer is no BPE, or if the sentences have no more pairs that occur twice.
+        ValueError: if the tokenizer is not a BPE, or if the sentences have no more pairs that occur twice.
     """
     if description["model"]["type"] != "BPE":
         raise ValueError(

@@ -176,7 +176,7 @@ def _joinings(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> I
 def fits_a_word(tokenizer: Tokenizer) -> Callable[[bytes], bool]:
     """Tell of some bytes whether a tokenizer's pre-tokenizer leaves them whole, so that they can become one token.
 
-    Bytes that are no whole characters are given the benefit of the doubt.
+    Bytes that are not whole characters are given the benefit of the doubt.
     """
 
     def fits(data: bytes) -> bool:

@@ -347,7 +347,7 @@ def canonical_pieces(text: str, deciding: Callable[[Any], Any]) -> Iterator[byte
 def _split(text: str) -> tuple[str, str, str] | None:
     """The text with marks in the place of vocabulary and merges, and these; None where the model is another one than BPE with pairs.
 
-    Inside a token quotes are written with a backslash, so that what is searched here is no part of one.
+    Inside a token quotes are written with a backslash, so that what is searched here is not a part of one.
     """
     start, merges_start = text.find('"vocab":{'), text.rfind('"merges":[')
     first_merge = merges_start + len('"merges":')

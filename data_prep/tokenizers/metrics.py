@@ -40,7 +40,7 @@ class TextFigures:
         word_tokens: pieces of all words, each counted as it stands after a space.
         num_tokens: of the whole documents, without special tokens.
         unknown_tokens: of these the unknown token.
-        byte_tokens: of these the ones that are no whole character: `<0x0A>`, or the middle of a character in a byte-level vocabulary.
+        byte_tokens: of these the ones that are not a whole character: `<0x0A>`, or the middle of a character in a byte-level vocabulary.
         characters, text_bytes: of the documents.
         used_tokens: different tokens that the documents have, special ones left out.
         lexicon_tokens: of these the ones that a lexicon knows; None without a lexicon.
@@ -93,7 +93,7 @@ class TextFigures:
 
     @property
     def byte_share(self) -> float:
-        """Share of the tokens that are no whole character."""
+        """Share of the tokens that are not a whole character."""
         return self.byte_tokens / max(self.num_tokens, 1)
 
 
@@ -150,13 +150,13 @@ def text_figures(
         figures.lexicon_tokens = len(used & words_among(tokenizer, lexicon))
     for pieces, count in zip(word_pieces(backend, list(occurrences)), occurrences.values()):
         figures.word_tokens += pieces * count
-        # A word of no piece (a control character that is dropped) is no split word.
+        # A word of no piece (a control character that is dropped) is not a split word.
         figures.histogram[min(max(pieces, 1), MOST_PIECES) - 1] += count
     return figures
 
 
 def parts_of_characters(tokenizer: PreTrainedTokenizerFast) -> set[int]:
-    """Ids of the tokens that are no whole characters: bytes, and in a byte-level vocabulary any sequence of them that is no text."""
+    """Ids of the tokens that are not whole characters: bytes, and in a byte-level vocabulary any sequence of them that is not text."""
     spelling = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str()))
     specials = set(tokenizer.all_special_ids)
     found = set()

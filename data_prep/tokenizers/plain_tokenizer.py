@@ -221,7 +221,7 @@ def _special_tokens(config: Mapping[str, Any]) -> set[str]:
     """The tokens that the config calls special.
 
     Raises:
-        TypeError: if one is no text.
+        TypeError: if one is not text.
     """
     named = [config[name] for name in _SPECIAL if config.get(name) is not None]
     for name in (_ADDITIONAL, _EXTRA):

@@ -39,7 +39,7 @@ def read_fields(data: bytes) -> Iterator[Field]:
     """The fields of a message, in order.
 
     Raises:
-        ValueError, IndexError: if the bytes are no message.
+        ValueError, IndexError: if the bytes are not a message.
     """
     place = 0
     while place < len(data):

@@ -104,7 +104,7 @@ class Report:
         what = "what stands between white space" if self.words == "whitespace" else "runs of letters"
         notes.append(
             f"Words are {what}, each tokenized after a space. Tokens of whole documents include line breaks and marks. "
-            "A byte token is no whole character."
+            "A byte token is not a whole character."
         )
         if self.every > 1:
             notes.append(f"Every {self.every}th document was measured.")

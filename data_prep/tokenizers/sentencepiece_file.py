@@ -58,7 +58,7 @@ def read_settings(model_proto: bytes) -> Settings:
     """Read the settings (sentencepiece_model.proto: trainer_spec is field 2, normalizer_spec field 3).
 
     Raises:
-        ValueError: if the bytes are no SentencePiece model.
+        ValueError: if the bytes are not a SentencePiece model.
     """
     trainer: dict[int, Any] = {}
     normalizer: dict[int, Any] = {}

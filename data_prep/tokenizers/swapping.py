@@ -35,7 +35,7 @@ def removable_tokens(description: Mapping[str, Any], *, wanted: Callable[[str], 
     """Token -> the tokens that merges make of it, of those that may go: no added token, byte, single character or unknown token.
 
     Args:
-        wanted: whether a token's text is among what may go, of bytes that are no whole characters never asked.
+        wanted: whether a token's text is among what may go, of bytes that are not whole characters never asked.
     """
     spelling = spelling_of(dict(description))
     model = description["model"]

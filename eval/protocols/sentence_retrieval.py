@@ -80,7 +80,7 @@ def _verses(path: Path) -> dict[str, str]:
             continue
         number, tab, text = line.partition("\t")
         if not tab or not number.strip().isdigit():
-            raise ValueError(f"line {place} of {path} is no verse; expected its number, a tab and its text, such as 40001001<tab>...")
+            raise ValueError(f"line {place} of {path} is not a verse; expected its number, a tab and its text, such as 40001001<tab>...")
         verses[number.strip()] = text
     return verses
 

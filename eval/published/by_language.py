@@ -107,7 +107,7 @@ def _blocks(file: PublishedFile) -> Iterator[list[tuple[int, str]]]:
                     yield block
                     block = []
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file.name} is no UTF-8: {error}; fetch it again") from error
+            raise ValueError(f"{file.name} is not UTF-8: {error}; fetch it again") from error
     if block:
         yield block
 
@@ -118,14 +118,14 @@ def _conllu(line: str, number: int, file: PublishedFile) -> tuple[str, str] | No
         return None
     cells = line.split("\t")
     if len(cells) != 10 or not re.fullmatch(r"\d+([-.]\d+)?", cells[0]):
-        raise ValueError(f"line {number} of {file.name} is no line of CoNLL-U; expected its ten columns")
+        raise ValueError(f"line {number} of {file.name} is not a line of CoNLL-U; expected its ten columns")
     return ("".join(cells[1].split()) or _NO_TEXT, cells[3]) if cells[0].isdecimal() else None
 
 
 def _tabbed(line: str, number: int, file: PublishedFile) -> tuple[str, str] | None:
     word, tab, label = line.rstrip().rpartition("\t")
     if not tab or not label.strip() or "\t" in word:
-        raise ValueError(f"line {number} of {file.name} is no labelled word; expected a word, a tab and its label")
+        raise ValueError(f"line {number} of {file.name} is not a labelled word; expected a word, a tab and its label")
     if "." not in Path(file.name).name:  # XTREME's `train`, `dev` and `test` name the language before each word
         word = word.partition(":")[2]
     word = "".join(word.split())  # spaces that are a word's own (U+00A0) make none

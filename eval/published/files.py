@@ -97,7 +97,7 @@ def _members(archive: PublishedFile, patterns: Sequence[str]) -> Iterator[Publis
             for name, content in _zip(archive, stream, patterns) if zipfile.is_zipfile(stream) else _tar(archive, stream, patterns):
                 yield PublishedFile(f"{archive.name}/{name}", archive.path, content)
     except _DAMAGE as error:
-        raise ValueError(f"{archive.path} is no whole archive: {error}; fetch it again") from error
+        raise ValueError(f"{archive.path} is not a whole archive: {error}; fetch it again") from error
 
 
 def _is_selected(archive: PublishedFile, name: str, patterns: Sequence[str]) -> bool:

@@ -157,7 +157,7 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        x_names: of the places 0, 1, ... where these are no numbers of anything.
+        x_names: of the places 0, 1, ... where these are not numbers of anything.
     """
 
     title: str

@@ -54,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
         if content["format"] != EFFICIENCY_FORMAT:
             raise ValueError(f"format {content['format']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no output of eval.generate of format {EFFICIENCY_FORMAT} ({error}); generate again") from error
+        raise ValueError(f"{path} is not an output of eval.generate of format {EFFICIENCY_FORMAT} ({error}); generate again") from error
     return content
 
 

@@ -1,4 +1,4 @@
-"""Tasks that are no requests to lm-eval, in the folder of a model's results: what reports read is the same for all."""
+"""Tasks that are not requests to lm-eval, in the folder of a model's results: what reports read is the same for all."""
 
 from __future__ import annotations
 

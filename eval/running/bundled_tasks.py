@@ -11,7 +11,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._factory import TaskFactory
 
 HUB_VARIABLE = "SCION_EVAL_HUB"
-# What `datasets` calls readers of files, which are no names of the hub.
+# What `datasets` calls readers of files, which are not names of the hub.
 _READERS = ("json", "parquet", "csv", "text", "arrow")
 
 
@@ -44,7 +44,7 @@ class _LocalFactory(TaskFactory):
             return super()._build_task(entry, overrides)
         folder = prefetched(name, self._places, task=str(config["task"]))
         task = super()._build_task(entry, {**(overrides or {}), "dataset_path": str(folder)})
-        # Where the files lie is no part of what a task is.
+        # Where the files lie is not a part of what a task is.
         task.set_config(key="dataset_path", value=name)
         return task
 

@@ -22,7 +22,7 @@ class Settings:
 
     Attributes:
         temperature: 0 takes the likeliest token.
-        stop: ends a text and is no part of it; None for the end of text alone.
+        stop: ends a text and is not a part of it; None for the end of text alone.
         num_beams: sampled or not, transformers' beam search with early stopping; vLLM's knows neither top-k, top-p nor penalties.
         fixed_length: generate `max_new_tokens` whatever comes: for measuring speed.
     """

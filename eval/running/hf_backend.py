@@ -19,7 +19,7 @@ _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32
 
 
 def require_numbers(logits: torch.Tensor) -> None:
-    """Refuse logits, of any shape, that are no numbers, which lm-eval would score as wrong answers.
+    """Refuse logits, of any shape, that are not numbers, which lm-eval would score as wrong answers.
 
     Raises:
         ValueError: if one is NaN or positive infinity; -inf is how a model may rule out padded rows of its vocabulary.
@@ -37,7 +37,7 @@ class _RequireNumbers(LogitsProcessor):
 class LocalModel(HFLM):
     """lm-eval's own backend, which reads a beginning that several requests share once and makes the logits of what is scored alone.
 
-    Log-likelihoods are those of lm-eval's own loop but for rounding, as those of another batch size are.  Logits that are no numbers end
+    Log-likelihoods are those of lm-eval's own loop but for rounding, as those of another batch size are.  Logits that are not numbers end
     the run, and texts that reached the last token allowed are known.
 
     Args:
@@ -83,7 +83,7 @@ class LocalModel(HFLM):
             going_on: prompts, contexts here, from which the next texts are generated, so that what was read of them is kept until then.
 
         Raises:
-            ValueError: if logits are no numbers, or there is nothing to score.
+            ValueError: if logits are not numbers, or there is nothing to score.
         """
         if not all(context and continuation for context, continuation in pairs):
             raise ValueError("a request has no token in its context or in what comes after it, so that there is nothing to score")

@@ -20,7 +20,7 @@ SHARES = (
     "acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "macro_f1_valid", "f1_answers", "f1_items", "f1_entailment",
     "f1_neutral", "f1_contradiction", "exact_match_italian", "f1_italian", "invalid", "empty",
 )  # fmt: skip
-_OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
+_OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are not shares
 
 
 def highest_score(metric: str) -> float:
@@ -40,7 +40,7 @@ def headline_score(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
-    """Write `result.json`, at once; figures that are no numbers become null."""
+    """Write `result.json`, at once; figures that are not numbers become null."""
     partial = directory / f".{RESULT_NAME}.partial"
     partial.write_text(strict_json(result, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, directory / RESULT_NAME)
@@ -100,14 +100,14 @@ def load_result(path: Path) -> dict[str, Any]:
     """A `result.json` as written here.
 
     Raises:
-        ValueError: if it is no result of this format.
+        ValueError: if it is not a result of this format.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         if result["format"] != RESULT_FORMAT:
             raise ValueError(f"format {result['format']}")
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
+        raise ValueError(f"{path} is not a result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
     return result
 
 

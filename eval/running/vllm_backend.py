@@ -10,7 +10,7 @@ from eval.running.encoding import FinishedTexts
 
 
 class VllmModel(VLLM):
-    """lm-eval's own backend; log-likelihoods that are no numbers end the run, and texts that reached the last token allowed are known."""
+    """lm-eval's own backend; log-likelihoods that are not numbers end the run, and texts that reached the last token allowed are known."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

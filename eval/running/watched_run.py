@@ -108,7 +108,7 @@ class WatchedRun:
         log = self.output / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(export, ignore_errors=True)  # of an interrupted attempt
-        # What has no recipe is no training of ours, and has no curves.
+        # What has no recipe is not a training of ours, and has no curves.
         logged = ["--run", str(self.run_dir)] if (self.run_dir / RECIPE_NAME).is_file() else []
         commands = (
             ("export", ["conversion.nemo_to_hf", "--input", str(checkpoint), "--output", str(export)]),

@@ -64,7 +64,7 @@ class Reader:
 
 
 def require_encoder(checkpoint: Checkpoint) -> None:
-    """Refuse what is no encoder.
+    """Refuse what is not an encoder.
 
     Raises:
         ValueError: for a causal model, or one whose tokenizer has no padding token.
@@ -323,7 +323,7 @@ def _batches(passages: Sequence[Passage], batch_size: int) -> Iterator[list[int]
 
 
 def _padded(passages: Sequence[Passage], *, pad_id: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Token ids and mask, both (passages, longest); RoBERTa counts its positions from what is no padding token."""
+    """Token ids and mask, both (passages, longest); RoBERTa counts its positions from what is not a padding token."""
     import torch
 
     longest = max(len(passage.token_ids) for passage in passages)

@@ -53,7 +53,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Of the inputs, each in the shape of its own, None for what is no tensor; gradients are as the outputs."""
+        """Of the inputs, each in the shape of its own, None for what is not a tensor; gradients are as the outputs."""
         inputs, expected = list(ctx.others), []
         for place, tensor, (shape, dtype, device) in zip(ctx.places, ctx.saved_tensors[: len(ctx.places)], ctx.shapes, strict=True):
             with _fusing():

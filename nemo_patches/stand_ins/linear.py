@@ -102,7 +102,7 @@ class Linear(ExtraState):
         if bias:
             self.bias = nn.Parameter(torch.zeros(self.out_features, **options))
         else:
-            self.bias = torch.empty(0, **options)  # which is no parameter
+            self.bias = torch.empty(0, **options)  # which is not a parameter
         self._draw(init_method, get_rng_state_tracker, rng_tracker_name)
         set_attributes(self.weight, tensor_model_parallel=True, partition_dim=int(parallel_mode == "row"), partition_stride=1)
         if bias and parallel_mode == "row":

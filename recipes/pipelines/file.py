@@ -109,7 +109,9 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
     """A checked pipeline."""
     pipeline = build_from_mapping(Pipeline, content, subject=subject)
     problems = [problem for name in pipeline.stages for problem in _stage_problems(pipeline, name)]
-    problems += [f"{name!r} is no name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)]
+    problems += [
+        f"{name!r} is not a name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)
+    ]
     problems += [f"{name} is both a stage and an axis" for name in pipeline.stages if name in pipeline.axes]
     if ROOT.is_relative_to(pipeline.root):
         problems.append(f"work_dir is {pipeline.work_dir!r}, the checkout or a parent of it; give a separate directory")

@@ -12,7 +12,7 @@ _COMMENTS = {
     "source": "The model to start from, as a Hugging Face folder.",
     "collect": "Published corpora in one format.",
     "read": "Texts under the usual key.",
-    "clean": "Documents that are no text are removed, with the reasons counted.",
+    "clean": "Documents that are not text are removed, with the reasons counted.",
     "split": "Whole documents are set aside as held-out text.",
     "text": "Duplicates are removed, and documents that also occur in held-out text.",
     "tokenizer": "The tokenizer of the new languages and the source language.",

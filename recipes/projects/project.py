@@ -265,7 +265,7 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
     for name, given in project.vocabulary.items():
         key = _vocabulary_key(name)
         if not _NAME.fullmatch(name):
-            yield f"{key} is no name; expected letters, digits, - and _"
+            yield f"{key} is not a name; expected letters, digits, - and _"
         if name in _TAKEN:
             yield f"{key} has the name of an output folder; choose another name than {', '.join(_TAKEN)}"
         chosen = [kind for kind in ("replace", "expand", "swap", "keep", "tokenizer") if getattr(given, kind)]
@@ -391,7 +391,7 @@ def _source_problems(loaded: LoadedProject) -> Iterator[str]:
             yield f"source: {error}"
     elif loaded.source_kind == "folder":
         if not path.is_dir():
-            yield f"source is {source}, which is no folder ({path}), no OWNER/NAME of the hub, no GGUF file, and neither smollm2 nor tiny"
+            yield f"source is {source}, and {path} does not exist; expected a folder, a GGUF file, OWNER/NAME of the hub, smollm2 or tiny"
         elif not (path / "config.json").is_file():
             yield f"source is {source!r}, which has no config.json; expected a Hugging Face folder"
         else:

@@ -73,7 +73,7 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
 
 
 def _describe_checkpoint(directory: Path, inputs: RunInputs) -> None:
-    """What the converter would write, as far as it is no number."""
+    """What the converter would write, as far as it is not a number."""
     table = family_of(inputs.family, source="the recipe's model").table
     tensors = [LazyTensor(name, shape, "bfloat16", _no_numbers) for name, shape in megatron_shapes(table, inputs.model).items()]
     (directory / WEIGHTS).mkdir(parents=True)

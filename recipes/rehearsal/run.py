@@ -59,7 +59,7 @@ def requested_ranks(recipe: Recipe, text: str) -> list[int]:
     """The ranks that a list names, in order.
 
     Raises:
-        ValueError: for a word that is no rank, or a rank that the world does not have.
+        ValueError: for a word that is not a rank, or a rank that the world does not have.
     """
     size = recipe.parallel.world_size
     of_stage = size // recipe.parallel.pipeline_parallel_size
@@ -71,7 +71,7 @@ def requested_ranks(recipe: Recipe, text: str) -> list[int]:
     found: set[int] = set()
     for word in text.split(","):
         if word not in named and not word.isdigit():
-            raise ValueError(f"{word!r} is no rank; expected numbers from 0 to {size - 1}, or {', '.join(named)}, with commas between")
+            raise ValueError(f"{word!r} is not a rank; expected numbers from 0 to {size - 1}, or {', '.join(named)}, with commas between")
         found.update(named.get(word) or [int(word)])
     if too_large := [rank for rank in sorted(found) if rank >= size]:
         raise ValueError(f"there is no rank {too_large[0]}: the recipe has {size} processes, which are ranks 0 to {size - 1}")

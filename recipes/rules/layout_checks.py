@@ -133,7 +133,7 @@ def process_problems(recipe: Recipe) -> list[str]:
     processes, together = parallel.world_size, parallel.model_parallel_size
     if processes % together:
         return [
-            f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
+            f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are not a multiple of"
             f" {' x '.join(sizes)} ({' x '.join(map(str, sizes.values()))} = {together});"
             f" the nearest {_nearest_multiples(processes, together)}"
         ]

@@ -123,7 +123,7 @@ def release_hold(run_dir: Path, checkpoint: str, *, holder: str) -> bool:
 
 
 def read_holds(run_dir: Path) -> list[Hold]:
-    """All holds of a run, ended ones too, by checkpoint and holder; a file that is no hold is skipped."""
+    """All holds of a run, ended ones too, by checkpoint and holder; a file that is not a hold is skipped."""
     found = []
     for path in sorted((run_dir / HOLDS_NAME).glob("[!.]*.json")):
         try:

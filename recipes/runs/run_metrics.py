@@ -21,7 +21,7 @@ class RunCost:
 
     Attributes:
         device_hours: over all devices, of which a run that went on elsewhere may have had more or fewer.
-        carbon_kg: of the devices at their design power; None where they are no GPUs that are known.
+        carbon_kg: of the devices at their design power; None where they are not GPUs that are known.
     """
 
     step: int
@@ -58,7 +58,7 @@ def cost_until(run_dir: Path, step: int, *, gpu: Gpu | None = None, kg_per_kwh: 
         gpu: what its devices were; by default what its recipe says.
 
     Raises:
-        ValueError: if the folder is no run's, or the run did not come so far.
+        ValueError: if the folder is not a run's, or the run did not come so far.
     """
     paces = {row["step"]: row["seconds_per_step"] for row in read_metrics(run_dir) if "seconds_per_step" in row}
     if max(paces, default=0) < step:

@@ -71,7 +71,7 @@ def read_recipe(run_dir: Path) -> Recipe | None:
     try:
         return recipe_from_mapping(read_json(path))
     except ValueError as error:
-        raise ValueError(f"{path} is no recipe: {error}") from error
+        raise ValueError(f"{path} is not a recipe: {error}") from error
 
 
 def set_damaged_aside(run_dir: Path, *, contents: bool) -> list[str]:

@@ -29,5 +29,5 @@ class StopSignals:
 
 
 def unknown_signals(names: Sequence[str]) -> list[str]:
-    """Names that are no signal which a process can handle."""
+    """Names that are not a signal which a process can handle."""
     return [name for name in names if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP")]

@@ -296,7 +296,7 @@ def first_step_finding(run_dir: Path) -> Finding:
         ValueError: if the directory is none.
     """
     if not run_dir.is_dir():
-        raise ValueError(f"{run_dir} is no directory of a run; give that of `slurm.submit --output`")
+        raise ValueError(f"{run_dir} is not a directory of a run; give that of `slurm.submit --output`")
     if steps := read_first_steps(run_dir):
         is_right, description, advice = verdict(steps)
         return Finding(_CHECK, OK if is_right else PROBLEM, description, advice)

@@ -33,7 +33,7 @@ def require_sha256(text: str) -> str:
     """
     plain = text.strip().lower().removeprefix("sha256:")
     if not _SHA256.fullmatch(plain):
-        raise ValueError(f"{text!r} is no SHA-256 checksum; expected 64 hexadecimal digits")
+        raise ValueError(f"{text!r} is not a SHA-256 checksum; expected 64 hexadecimal digits")
     return plain
 
 

@@ -11,10 +11,10 @@ def pack_environment(venv: Path, packed: Path) -> None:
     """Write the environment, compiled modules and times included, which Python compares, as a tar file; complete or not at all.
 
     Raises:
-        ValueError: if the folder is no virtual environment, or tar fails.
+        ValueError: if the folder is not a virtual environment, or tar fails.
     """
     if not (venv / "pyvenv.cfg").is_file():
-        raise ValueError(f"{venv} is no virtual environment (it has no pyvenv.cfg); set runtime.venv=DIRECTORY")
+        raise ValueError(f"{venv} is not a virtual environment (it has no pyvenv.cfg); set runtime.venv=DIRECTORY")
     packed.parent.mkdir(parents=True, exist_ok=True)
     partial = packed.with_name(f".{packed.name}.partial")
     words = ["tar", "--create", "--file", str(partial), "--directory", str(venv), "."]

@@ -32,7 +32,7 @@ def parse_repository(text: str) -> Repository:
     found = _NAME.fullmatch(text)
     kind = found["kind"] or "model" if found else ""
     if found is None or kind not in KINDS:
-        raise ValueError(f"{text!r} is no repository of the hub; expected owner/name, dataset:owner/name or owner/name@revision")
+        raise ValueError(f"{text!r} is not a repository of the hub; expected owner/name, dataset:owner/name or owner/name@revision")
     return Repository(kind, found["repository"], found["revision"] or "main")
 
 

@@ -57,7 +57,7 @@ def read_pins(text: str) -> dict[str, str]:
     """Name -> version of a requirements file in which everything is pinned.
 
     Raises:
-        ValueError: for a line that is no pin.
+        ValueError: for a line that is not a pin.
     """
     pins = {}
     for number, line in enumerate(text.splitlines(), start=1):

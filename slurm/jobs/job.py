@@ -141,8 +141,8 @@ def _text_problems(job: Job) -> list[str]:
         for dependency in job.dependencies
         if not _DEPENDENCY.fullmatch(dependency)
     ]
-    problems += [f"{node!r} in exclude is no name of a node" for node in job.exclude if not _NODE_NAME.fullmatch(node)]
-    problems += [f"{name!r} is no name of an environment variable" for name in job.environment if not _VARIABLE.fullmatch(name)]
+    problems += [f"{node!r} in exclude is not a name of a node" for node in job.exclude if not _NODE_NAME.fullmatch(node)]
+    problems += [f"{name!r} is not a name of an environment variable" for name in job.environment if not _VARIABLE.fullmatch(name)]
     words = [*job.command, *job.environment.values(), str(job.work_dir), *(word for line in (*job.before, *job.after) for word in line)]
     if any("\0" in word for word in words):
         problems.append("an argument or environment variable contains a NUL character, which cannot be passed to a program")

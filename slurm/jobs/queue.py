@@ -293,7 +293,7 @@ def ask_lines(pattern: re.Pattern[str], program: str, *arguments: str) -> list[t
 
 
 def ask(program: str, *arguments: str, new_session: bool = False) -> str:
-    """What a command of Slurm prints; with patience for what is no refusal.
+    """What a command of Slurm prints; with patience for what is not a refusal.
 
     Args:
         new_session: keep what a terminal sends to everything that runs in it from the command.

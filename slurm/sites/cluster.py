@@ -172,7 +172,7 @@ def _set(content: dict[str, Any], override: str) -> None:
     for section in sections:
         inner = content.setdefault(section, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{override!r} cannot be set: {section} is no section")
+            raise ValueError(f"{override!r} cannot be set: {section} is not a section")
         content = inner
     content[name] = value
 
@@ -225,7 +225,7 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
         problems.append(f"scratch is {cluster.scratch!r}; expected an absolute path")
     if cluster.gpu_option not in GPU_OPTIONS:
         problems.append(f"gpu_option is {cluster.gpu_option!r}; expected one of {', '.join(GPU_OPTIONS)}")
-    problems += [f"{name!r} in environment is no name of a variable" for name in cluster.environment if not _VARIABLE.fullmatch(name)]
+    problems += [f"{name!r} in environment is not a name of a variable" for name in cluster.environment if not _VARIABLE.fullmatch(name)]
     runtime = cluster.runtime
     if runtime.kind not in RUNTIMES:
         problems.append(f"runtime.kind is {runtime.kind!r}; expected one of {', '.join(RUNTIMES)}")
@@ -263,7 +263,7 @@ def _rank_problems(cluster: Cluster) -> list[str]:
         problems.append(f"address_suffix is {cluster.address_suffix!r}; expected letters, digits, . and -")
     for name, values in cluster.rank_environment.items():
         if not _VARIABLE.fullmatch(name):
-            problems.append(f"{name!r} in rank_environment is no name of a variable")
+            problems.append(f"{name!r} in rank_environment is not a name of a variable")
         if len(values) != cluster.gpu.gpus_per_node:
             problems.append(f"rank_environment.{name} has {len(values)} values; the nodes have {cluster.gpu.gpus_per_node} GPUs")
         problems += [

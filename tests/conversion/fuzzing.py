@@ -272,7 +272,7 @@ def _try(name: str, call: Callable[[], object], out: Path, check: Callable[[], o
         return [f"{name} refuses and leaves an output"] if out.exists() or list(out.parent.glob(".out*")) else []
     except OSError as error:  # one place turns these into a sentence, for every command
         return [] if error.filename and not out.exists() else [f"{name}: {error!r}"]
-    except BaseException:  # a panic of Rust is no Exception
+    except BaseException:  # a panic of Rust is not an Exception
         return [f"{name}: {traceback.format_exc()[-900:]}"]
     wrong = []
     try:

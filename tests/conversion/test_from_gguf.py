@@ -231,7 +231,7 @@ def test_another_tokenizer_may_be_given(inputs: Inputs, tmp_path: Path) -> None:
     [
         ({"pre": "falcon"}, {}, "has the pre-tokenization rule 'falcon'"),
         ({"model": "bert"}, {}, "has a tokenizer of the kind 'bert'; known are gpt2 and llama"),
-        ({"merges": ["a bcd"]}, {}, "has 1 merges of what are no two tokens"),
+        ({"merges": ["a bcd"]}, {}, "has 1 merges of what are not two tokens"),
         ({"token_type": [1, 1]}, {}, "with 2 types"),
         ({"eos_token_id": 100000}, {}, "names eos_token 100000"),
         ({"model": "llama"}, {}, "has no score for each of its"),

@@ -68,7 +68,7 @@ def test_nemo_of_this_project(make_opt: OPTMaker, tmp_path: Path) -> None:
     manifest = hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
     found = describe(tmp_path / "nemo")
     assert (found.format, found.architecture) == ("NeMo 2", "opt")
-    assert found.parameters == num_parameters(hf_dir) - 2 * 32  # the two position rows kept aside are no weights of the engine
+    assert found.parameters == num_parameters(hf_dir) - 2 * 32  # the two position rows kept aside are not weights of the engine
     assert (found.vocab_size, found.padded_vocab_size, found.tokenizer_size) == (VOCAB_SIZE, VOCAB_SIZE, 280)
     assert (found.tie_word_embeddings, found.optimizer_state) == (False, False)
     assert found.layout == "3 files of 1 ranks, layers stacked"
@@ -160,7 +160,7 @@ def test_damaged_metadata(make_opt: OPTMaker, tmp_path: Path, name: str) -> None
     content = (tmp_path / "nemo/weights" / name).read_bytes()
     for length in (0, 10, len(content) // 2, len(content) - 1):
         (tmp_path / "nemo/weights" / name).write_bytes(content[:length])
-        if length or name != "common.pt":  # an empty file is no zip, so it is not looked at
+        if length or name != "common.pt":  # an empty file is not a zip, so it is not looked at
             assert problems(tmp_path / "nemo")
 
 

@@ -387,7 +387,7 @@ def test_limits_that_mean_nothing_are_refused(make: Callable[[], object], senten
         (["--samples", "-1"], "--samples is -1; expected a number from 0"),
         (
             ["--allow-characters", "x", "--typography", "keep"],
-            "--allow-characters and --typography need --problem-runs; name the language whose letters are no problem",
+            "--allow-characters and --typography need --problem-runs; name the language whose letters are not a problem",
         ),
     ],
 )

@@ -547,7 +547,7 @@ def test_a_repaired_file_is_read_again_and_the_others_are_not(write: Write, tmp_
 
 
 def test_what_of_a_folder_is_not_read_is_counted_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hidden files and what an unfinished command left are no text of a corpus."""
+    """Hidden files and what an unfinished command left are not text of a corpus."""
     line = '{"text": "Dober dan."}\n'
     for name in (
         "a.jsonl",

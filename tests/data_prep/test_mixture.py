@@ -307,7 +307,7 @@ def test_documents_in_proportion_to_their_weight(tokenizer_dir: Path, tmp_path: 
 
 
 def test_the_chance_of_a_document_is_in_proportion_to_its_weight() -> None:
-    """Over 500 seeds, up to 1; and equal weights are no weights."""
+    """Over 500 seeds, up to 1; and equal weights are not weights."""
     names = np.arange(400, dtype=np.uint64)
     weights = np.array([1.0, 2.0, 4.0, 50.0])[np.arange(400) % 4]
     times = np.zeros(400)

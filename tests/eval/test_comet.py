@@ -148,7 +148,7 @@ def test_checkpoints_that_are_no_whole_model(results, comet_folder, encoder, tmp
     whole = comet_folder / "checkpoints/model.ckpt"
     path, wanted = broken("cut")
     path.write_bytes(whole.read_bytes()[:-2000])
-    refused(f"{path} is no readable checkpoint (", wanted)
+    refused(f"{path} is not a readable checkpoint (", wanted)
     path, wanted = broken("lacks")
     content = torch.load(whole, weights_only=False)
     del content["state_dict"]["estimator.ff.0.weight"]

@@ -40,7 +40,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.ckpt"
     torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(
-        ValueError, match=r"is no readable checkpoint \(no zip archive, the format of torch since 2020\); download it again"
+        ValueError, match=r"is not a readable checkpoint \(no zip archive, the format of torch since 2020\); download it again"
     ):
         require_safe_checkpoint(path)
 

@@ -48,7 +48,7 @@ def test_losses_of_runs(tmp_path: Path) -> None:
     assert trained == [(512.0 * step, 6.0 - 0.25 * step) for step in range(1, 9)]
     measured = {(row["line"], float(row["x"])): float(row["y"]) for row in rows if row["panel"] == "Validation loss"}
     assert measured[("random", 2048.0)] == pytest.approx(7.2) and measured[("FOCUS, en", 4096.0)] == 6.0
-    assert len(measured) == 8  # a validation that gave no number is no point
+    assert len(measured) == 8  # a validation that gave no number is not a point
     with (focus / "metrics.jsonl").open("a") as lines:
         lines.write('{"step": 9, "lo')  # the run is writing it
     assert main([*words, "steps", "--smooth", "2", "--output", str(tmp_path / "smooth")]) == 0

@@ -161,5 +161,5 @@ def test_refusals(tmp_path, prompts):
     (tmp_path / "empty.jsonl").touch()
     fails(f"{tmp_path}/empty.jsonl holds no prompts", file=tmp_path / "empty.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n')
-    fails(f"line 1 of {tmp_path}/bad.jsonl is no prompt (KeyError('prompt')); expected", file=tmp_path / "bad.jsonl")
+    fails(f"line 1 of {tmp_path}/bad.jsonl is not a prompt (KeyError('prompt')); expected", file=tmp_path / "bad.jsonl")
     assert not (tmp_path / "out").exists()

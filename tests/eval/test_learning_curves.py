@@ -143,7 +143,7 @@ def test_refusals(results, tmp_path):
     broken.parent.mkdir(parents=True)
     broken.write_text('{"format": 9}')
     with pytest.raises(
-        ValueError, match=rf"^{broken} is no result of eval.harness of format {RESULT_FORMAT} \(format 9\); evaluate the model again$"
+        ValueError, match=rf"^{broken} is not a result of eval.harness of format {RESULT_FORMAT} \(format 9\); evaluate the model again$"
     ):
         read_comparison([tmp_path / "broken"])
 

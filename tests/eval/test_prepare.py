@@ -139,8 +139,8 @@ def test_sets_of_many_languages_are_read_in_each_form(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "content", "sentence"),
     [
-        ("wikiann", "test-slv.tsv", "Ana B-PER\n", "line 1 of test-slv.tsv is no labelled word; expected a word, a tab and its label"),
-        ("ud_pos", "sl_ssj-ud-test.conllu", "1\tAna\n", "line 1 of sl_ssj-ud-test.conllu is no line of CoNLL-U; expected its ten columns"),
+        ("wikiann", "test-slv.tsv", "Ana B-PER\n", "line 1 of test-slv.tsv is not a labelled word; expected a word, a tab and its label"),
+        ("ud_pos", "sl_ssj-ud-test.conllu", "1\tAna\n", "line 1 of sl_ssj-ud-test.conllu is not a line of CoNLL-U; expected its ten columns"),
         ("taxi1500", "slv_test.tsv", "1\tFaith\n", "line 1 of slv_test.tsv has 2 columns; expected a number, a label and a verse"),
         ("taxi1500", "slv_test.tsv", "1\tHope\tVerse\n",
          "line 1 of slv_test.tsv has the label 'Hope'; known are Recommendation, Faith, Violence, Grace, Sin, Description"),
@@ -282,7 +282,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     forms.write_flores(tmp_path, short="tha_Thai")
     assert "has files of different length: {'en': 6, " in refused("flores")
     (tmp_path / "de_test.zip").write_bytes((tmp_path / "de_test.zip").read_bytes()[:40])
-    assert "is no whole archive" in refused("mlsum_de")
+    assert "is not a whole archive" in refused("mlsum_de")
 
 
 def test_rows_with_one_id_are_told_apart_and_two_copies_refused(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_archives_that_would_do_harm_are_refused(tmp_path: Path) -> None:
     (tmp_path.parent / f"{tmp_path.name}_secret.jsonl").write_text('{"text": "a", "summary": "b"}\n')
     os.symlink(tmp_path.parent / f"{tmp_path.name}_secret.jsonl", tmp_path / "de_test.jsonl")
     assert "is a link to" in refused()
-    with tarfile.open(tmp_path / "link.tar", "w") as archive:  # a link in an archive is no file
+    with tarfile.open(tmp_path / "link.tar", "w") as archive:  # a link in an archive is not a file
         info = tarfile.TarInfo("de_test.jsonl")
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(info)

@@ -152,7 +152,7 @@ def test_real_lines(shared_data: Path, encoder: Path, tmp_path: Path) -> None:
         ),
         (
             ("--verses", "sl=sl.txt", "--english", "en.txt"),
-            "line 1 of en.txt is no verse; expected its number, a tab and its text, such as 40001001<tab>...",
+            "line 1 of en.txt is not a verse; expected its number, a tab and its text, such as 40001001<tab>...",
         ),
         (("--tatoeba", "."), ". has no file such as tatoeba.slv-eng.slv; give the folder of XTREME's Tatoeba"),
         (("--lines", "en=en.txt", "--english", "en.txt", "--head", "hr"), "--head names hr, which are not measured; measured are en"),

@@ -252,7 +252,7 @@ def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
 
 
 def padded_encoder(tensor_parallel_size: int) -> dict[str, float]:
-    """An encoder's attention over padded samples: differences from all scores at once at what is no padding, and the largest tensor."""
+    """An encoder's attention over padded samples: differences from all scores at once at what is not padding, and the largest tensor."""
     from nemo_patches.encoder_model import BidirectionalAttention
 
     length, heads = 512, 4

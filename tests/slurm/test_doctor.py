@@ -169,7 +169,7 @@ def test_the_first_step_of_a_run_is_compared_with_its_rehearsal(tmp_path: Path) 
     record_first_step(tmp_path, FirstStep(3, 20.0, 25.0, 39.4, "without apex"))
     finding = first_step_finding(tmp_path)
     assert (finding.state, finding.advice) == (PROBLEM, "more than 5% above; 11.9 of 39.4 GiB are left beside CUDA and NCCL")
-    with pytest.raises(ValueError, match=r"is no directory of a run; give that of `slurm.submit --output`"):
+    with pytest.raises(ValueError, match=r"is not a directory of a run; give that of `slurm.submit --output`"):
         first_step_finding(tmp_path / "nowhere")
 
 

@@ -127,7 +127,7 @@ def test_a_missing_address_says_so(server: Server, tmp_path: Path) -> None:
 
 def test_checksums_are_checksums() -> None:
     assert require_sha256(f"sha256:{SHA256.upper()}") == SHA256
-    with pytest.raises(ValueError, match="'abc' is no SHA-256 checksum; expected 64 hexadecimal digits"):
+    with pytest.raises(ValueError, match="'abc' is not a SHA-256 checksum; expected 64 hexadecimal digits"):
         require_sha256("abc")
 
 
@@ -135,7 +135,7 @@ def test_names_of_repositories() -> None:
     assert parse_repository("facebook/opt-1.3b") == Repository("model", "facebook/opt-1.3b")
     assert parse_repository("dataset:cjvt/x@v1") == Repository("dataset", "cjvt/x", "v1")
     for wrong in ("opt-1.3b", "space:a/b", "a/b/c"):
-        with pytest.raises(ValueError, match="is no repository of the hub"):
+        with pytest.raises(ValueError, match="is not a repository of the hub"):
             parse_repository(wrong)
 
 
@@ -193,7 +193,7 @@ def test_an_environment_is_packed_whole_or_not_at_all(tmp_path: Path) -> None:
     venv, packed = tmp_path / "venv", tmp_path / "scion_cache" / "environment.tar"
     where = ("--set", f"runtime={{kind: venv, venv: {venv}}}", "--environment")
     none = _prefetch(tmp_path, *where)
-    assert none.stderr == f"error: {venv} is no virtual environment (it has no pyvenv.cfg); set runtime.venv=DIRECTORY\n"
+    assert none.stderr == f"error: {venv} is not a virtual environment (it has no pyvenv.cfg); set runtime.venv=DIRECTORY\n"
     (venv / "lib").mkdir(parents=True)
     (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
     (venv / "lib" / "a.pyc").write_bytes(b"compiled")

@@ -155,7 +155,7 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     assert done.returncode == 2
     assert done.stderr == (
         "note: parallel.num_nodes is given twice, as parallel.num_nodes=4 and as parallel.num_nodes=3; the last one is used\n"
-        "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are no multiple of"
+        "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are not a multiple of"
         " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2); the nearest are 2 and 4\n"
     )
 
@@ -289,7 +289,7 @@ def test_numbers_of_large_sites() -> None:
     [
         (["--links", "-3", "--output", "run"], "the chain has -3 links; expected 1 to 100"),
         (["--links", "101", "--output", "run"], "the chain has 101 links; expected 1 to 100: submitting again resumes a run"),
-        (["--output", ""], "argument --output: '' is no directory; give a separate directory"),
+        (["--output", ""], "argument --output: '' is not a directory; give a separate directory"),
         (["--output", str(ROOT)], "is the checkout or a parent of it; give a separate directory"),
     ],
 )

@@ -31,7 +31,7 @@ def clp_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the mean of all shared ones, weighted by cosine in the helper's space.
 
     CLP-Transfer (Ostendorff and Rehm 2023, equation 1): each weight is the similarity divided by the sum of similarities, over
-    all shared tokens.  That is no sparse matrix, but it is one of the rank of the helper: `rows = X_new (X_shared' M) / sums`.
+    all shared tokens.  That is not a sparse matrix, but it is one of the rank of the helper: `rows = X_new (X_shared' M) / sums`.
 
     Raises:
         ValueError: if the helper has no shared or no new token.

@@ -26,7 +26,7 @@ def merge_method(inputs: TransferInputs) -> RowPlan:
     shared nor merged is the mean of its source pieces, where the paper's code draws it.
 
     Raises:
-        ValueError: if the target tokenizer is no BPE.
+        ValueError: if the target tokenizer is not a BPE.
     """
     ids = inputs.new_ids
     return plan_rows(inputs, ids, merge_weights(inputs, ids))
@@ -38,7 +38,7 @@ def align_method(inputs: TransferInputs) -> RowPlan:
     Align (Yamaguchi et al. 2024, algorithm 2).  Places are bytes, every occurrence counts, and a source token counts if it covers
     any byte of the new one.  The published code works on characters, counts a token once per line, the last time that it occurs,
     and takes only source tokens that lie inside the new one or around it.  Tokens that are not in the text are made as by Merge, or as
-    by Mean where the target is no BPE.
+    by Mean where the target is not a BPE.
     """
     ids = inputs.new_ids
     seen = alignment_weights(inputs, ids)
@@ -59,7 +59,7 @@ def merge_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_matrix:
         (len(ids), num_source_tokens); rows sum to 1, or have no entries where no part has a source token.
 
     Raises:
-        ValueError: if the target tokenizer is no BPE.
+        ValueError: if the target tokenizer is not a BPE.
     """
     target = inputs.target
     if target.merges is None:

@@ -90,7 +90,7 @@ def focus_plan(inputs: TransferInputs, vectors: TokenVectors, *, name: str = "fo
 def wechsel_plan(inputs: TransferInputs, source_vectors: TokenVectors, target_vectors: TokenVectors, *, name: str = "wechsel") -> RowPlan:
     """WECHSEL in a given common space (Minixhofer et al. 2022, section 3): the ten nearest of all source tokens, by softmax.
 
-    Unlike its code, tokens that both vocabularies have are copied, and source tokens without a vector are no neighbours.
+    Unlike its code, tokens that both vocabularies have are copied, and source tokens without a vector are not neighbours.
 
     Args:
         source_vectors, target_vectors: of the tokens of each vocabulary, in one space.

@@ -95,7 +95,7 @@ def learn_rows(
         state: file to keep it in, and to go on from.
 
     Raises:
-        ValueError: if the loss is no finite number.
+        ValueError: if the loss is not a finite number.
     """
     began = time.monotonic()
     rows = {name: tensor.clone().requires_grad_(True) for name, tensor in start.items()}

@@ -48,7 +48,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Rows that are no sparse sum of a matrix's: by a linear map that is fitted to it, or learned.
+    """Rows that are not a sparse sum of a matrix's: by a linear map that is fitted to it, or learned.
 
     Attributes:
         ids: target ids of the rows, in ascending order.

@@ -259,7 +259,7 @@ def _cosine_blocks(rows: np.ndarray, matrix: LazyTensor, num_rows: int) -> Itera
 
 def _unit(rows: np.ndarray) -> np.ndarray:
     """Rows of length one; those of zeros stay zeros."""
-    with np.errstate(invalid="ignore"):  # rows that are no numbers stay that
+    with np.errstate(invalid="ignore"):  # rows that are not numbers stay that
         return rows / np.maximum(_lengths(rows), _LEAST_LENGTH)[:, None]
 
 
@@ -293,5 +293,5 @@ def _is_word(data: bytes) -> bool:
 
 
 def _rounded(value: float) -> float | None:
-    """Four significant digits; None where it is no number, which JSON lacks."""
+    """Four significant digits; None where it is not a number, which JSON lacks."""
     return float(f"{value:.4g}") if np.isfinite(value) else None

@@ -40,7 +40,7 @@ class HelperModel:
         """Read a model folder with its tokenizer.
 
         Raises:
-            ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are no numbers.
+            ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are not numbers.
         """
         from conversion.checkpoints.hf_checkpoint import HFCheckpoint
         from data_prep.tokenizers.plain_tokenizer import read_tokenizer

@@ -94,7 +94,7 @@ class Vocabulary:
         return cls(tokens, token_bytes.with_others(others), kinds, roles, spelling, backend, unknown_id)
 
     def as_source(self) -> Vocabulary:
-        """The same with the tokens marked that are no source of rows, because no text is cut into them.
+        """The same with the tokens marked that are not a source of rows, because no text is cut into them.
 
         An added token takes its text before the model sees it, so what contains that is never reached (GPT-NeoX has `    ` and `ĠĠĠĠ`);
         nor is what BPE or Unigram itself cuts into others, or what is cut before the model sees it (`a b`, or `12` where digits stand alone).
@@ -343,7 +343,7 @@ def _roles(tokenizer: AnyTokenizer, unknown_id: int | None) -> dict[str, int]:
 
 
 def _text(data: bytes | None) -> str:
-    """What bytes say; empty where they are no text."""
+    """What bytes say; empty where they are not text."""
     try:
         return (data or b"").decode()
     except UnicodeDecodeError:

@@ -83,7 +83,7 @@ def map_vocabulary(
         matching: one of `MATCHINGS`; what is not exact is looked for only where nothing is the same, whatever the order of the tokens.
 
     Raises:
-        ValueError: if a name in `special_tokens` is no token of its vocabulary.
+        ValueError: if a name in `special_tokens` is not a token of its vocabulary.
     """
     source_ids = np.full(len(target), -1, dtype=np.int64)
     matches = np.full(len(target), Match.NONE, dtype=np.uint8)
@@ -149,7 +149,7 @@ def _alike(source: Vocabulary, target: Vocabulary, ids: Sequence[int], match: Ma
 
 
 def _form(data: bytes | None, match: Match) -> str | None:
-    """What is compared of a token; None for bytes that are no text and for white space, where nothing would be left."""
+    """What is compared of a token; None for bytes that are not text and for white space, where nothing would be left."""
     try:
         text = (data or b"").decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The end of a text that nothing has trained, and values that are no numbers: found where checkpoints are looked at and converted."""
+"""The end of a text that nothing has trained, and values that are not numbers: found where checkpoints are looked at and converted."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_affine_map_is_recovered(helper_size: int, size: int, fit: str) -> None:
     target = unit @ generator.standard_normal((helper_size, size)) + generator.standard_normal(size)
     mapped = fit_map(source[:500], target[:500], fit=fit, seed=0)(source[500:])  # type: ignore[arg-type]
     cosine = np.mean([cosines(a, b[None])[0] for a, b in zip(mapped - target.mean(axis=0), target[500:] - target.mean(axis=0))])
-    # The normalisation of the target's rows is no affine map, so even least squares cannot be exact.
+    # The normalisation of the target's rows is not an affine map, so even least squares cannot be exact.
     assert cosine > (0.93 if fit == "least-squares" else 0.9)
 
 
@@ -877,7 +877,7 @@ def test_sava_adam_equals_latentis(tmp_path: Path) -> None:
 
 @pytest.mark.peer
 def test_focus_equals_deepfocus(tmp_path: Path, slovene: str) -> None:
-    # Without byte tokens: deepfocus takes all bytes that are no text for one token.
+    # Without byte tokens: deepfocus takes all bytes that are not text for one token.
     source = sentencepiece_like(demo_text("en") + slovene, num_tokens=1200, byte_fallback=False)
     target = sentencepiece_like(slovene, num_tokens=1500, byte_fallback=False)
     inputs = prepare(source, target)

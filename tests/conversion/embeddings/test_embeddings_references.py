@@ -469,7 +469,7 @@ def test_published_align_counts_characters_lines_and_whole_overlaps() -> None:
     target = marked_bpe({t: i for i, t in enumerate(target_tokens)}, merges, {"unk": "<unk>"}, byte_fallback=False)
     inputs = replace(prepare(source, target), text=["abc", "bc bc\naab"], as_published=True)
     weights = alignment_weights(inputs, np.array([5, 6, 7])).toarray()
-    # bc twice in a line counts once, as its last: "▁" is no part of it; in "aab" only the first a is inside aa, ab reaches over it.
+    # bc twice in a line counts once, as its last: "▁" is not a part of it; in "aab" only the first a is inside aa, ab reaches over it.
     np.testing.assert_allclose(weights[0], [0, 0, 0, 0.5, 0.5, 0, 0])
     np.testing.assert_allclose(weights[1], [0, 0, 0, 0, 0.5, 0.5, 0])
     np.testing.assert_allclose(weights[2], [0, 0, 1, 0, 0, 0, 0])

@@ -91,7 +91,7 @@ def vocabularies() -> dict[str, Vocabulary]:
         ("a", WORDPIECE, b" a"),
         ("č", WORDPIECE, " č".encode()),
         ("„", WORDPIECE, "„".encode()),
-        ("€", WORDPIECE, " €".encode()),  # a currency sign is no punctuation to BERT
+        ("€", WORDPIECE, " €".encode()),  # a currency sign is not punctuation to BERT
         ("漢", WORDPIECE, "漢".encode()),
         ("\u3042", WORDPIECE, " \u3042".encode()),
         ("Ġa", Spelling("plain"), "Ġa".encode()),

@@ -35,7 +35,7 @@ _WEIGHTS: dict[str, Callable[[np.ndarray, np.ndarray, Columns], sparse.csr_matri
 
 
 def _mapped_kib(kind: str = "RssFile") -> int:
-    """Pages of files that this process has in memory; with `RssAnon` what is no file."""
+    """Pages of files that this process has in memory; with `RssAnon` what is not a file."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields[kind].split()[0])
 

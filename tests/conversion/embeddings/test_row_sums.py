@@ -22,7 +22,7 @@ def test_rows_are_copies_or_sums(size: int, dtype: torch.dtype) -> None:
     is_copy, has_weights = source_ids >= 0, np.diff(weights.indptr) > 0
     bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[matrix.element_size()]
     assert torch.equal(rows[is_copy].view(bits), matrix[source_ids[is_copy]].view(bits)), (
-        "zeros keep their sign, and what is no number its bits"
+        "zeros keep their sign, and what is not a number its bits"
     )
     assert (rows[~is_copy & ~has_weights] == _LEFT).all()
     exact = weights.astype(np.float32) @ matrix.double().numpy()

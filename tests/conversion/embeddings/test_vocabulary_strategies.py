@@ -123,7 +123,7 @@ def test_expansion_keeps_what_there_was(folders: dict[str, Path], tmp_path: Path
 
 @pytest.mark.parametrize("strategy", ["expand", "union"])
 def test_growing_a_vocabulary_draws_no_row_of_the_source(folders: dict[str, Path], tmp_path: Path, strategy: str) -> None:
-    """Low-resource paper, 4.1: "We randomly initialize new tokens"; those of the source, special ones too, are no new tokens."""
+    """Low-resource paper, 4.1: "We randomly initialize new tokens"; those of the source, special ones too, are not new tokens."""
     options = {"expand": ("--new-tokens", str(NUM_NEW), "--text", str(folders["sl"])), "union": ("--tokenizer", str(folders["target"]))}
     refusal = (
         f"^--vocabulary {strategy} keeps the source's rows, and --method random-all initialises every row randomly; take --method random$"

@@ -81,7 +81,7 @@ def test_a_missing_key_means_what_transformers_means(model_type: str, missing: s
             try:
                 found = _in_megatrons_words(model_type, said)
             except ValueError:
-                if missing == "absent":  # what it means is no model that is covered
+                if missing == "absent":  # what it means is not a model that is covered
                     with pytest.raises(ValueError):
                         _in_megatrons_words(model_type, meant)
                 continue
@@ -627,7 +627,7 @@ def test_what_others_would_compute_otherwise_is_not_handed_to_them(name: str, wo
 
 
 def test_numbers_of_xielu_that_the_engine_would_not_compute_with(tmp_path: Path) -> None:
-    """They are no parameters, but numbers that transformers takes from the checkpoint."""
+    """They are not parameters, but numbers that transformers takes from the checkpoint."""
     hf_dir = save_tiny_model("apertus", tmp_path / "hf")
     state = load_file(hf_dir / "model.safetensors")
     for name in [name for name in state if name.endswith(("act_fn.beta", "act_fn.eps"))]:

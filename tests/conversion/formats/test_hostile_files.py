@@ -111,7 +111,7 @@ def test_the_corpus_is_real(nemo_dir: Path, tmp_path: Path) -> None:
     assert proof.exists()
     proof.unlink()
     for content in (saved(RunsCode(proof)), saved(CallsNumpy(proof)), saved(CallsInTurn(proof)), two_pickles(proof)):
-        with contextlib.suppress(AttributeError):  # of what the call has given, which is no tensor
+        with contextlib.suppress(AttributeError):  # of what the call has given, which is not a tensor
             torch.load(io.BytesIO(content), weights_only=False)
         assert proof.exists()
         proof.unlink()

@@ -57,7 +57,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
     whole = GLOTLID_LIKE.read_bytes()
     cases = {
         tmp_path / "none.bin": "does not exist; give a fastText model (.bin or .ftz), such as that of GlotLID",
-        tmp_path: "is no file; give a fastText model (.bin or .ftz), such as that of GlotLID",
+        tmp_path: "is not a file; give a fastText model (.bin or .ftz), such as that of GlotLID",
         write("empty.bin", b""): "is empty; expected a fastText model (.bin or .ftz)",
         write(
             "text.bin", "no model at all"

@@ -307,7 +307,7 @@ def test_all_lines_before_a_damage_are_kept(kind: str, how: str, tmp_path: Path)
     block = {"gz": 1 << 12, "xz": 1 << 12, "zst": 1 << 18}[kind]
     assert num_sound * 601 > len(data) * 2 // 3 - block
     assert [item.reason for item in bad][-1:] == [f"broken { {'gz': 'gzip', 'xz': 'xz', 'zst': 'zstd'}[kind] }"]
-    if how == "cut":  # a damage may still decompress, to what is no text
+    if how == "cut":  # a damage may still decompress, to what is not text
         assert num_sound == len(found) == len(lines[:num_sound])
         with pytest.raises(ValueError, match=rf"^{path} is not a complete \w+ file after line {len(found)}: "):
             list(read_documents(path))

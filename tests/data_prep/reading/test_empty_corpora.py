@@ -1,4 +1,4 @@
-"""A corpus without text is an error before anything is written; a file without text among others is counted, and what a stage took is no error."""
+"""A corpus without text is an error before anything is written; a file without text among others is counted, and what a stage took is not an error."""
 
 from __future__ import annotations
 

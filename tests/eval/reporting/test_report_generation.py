@@ -83,7 +83,7 @@ def test_what_does_not_compare_is_refused(results, tmp_path):
 
     again = make_efficiency(tmp_path / "again", {"source": 600.0, "focus-100": 1490.0})
     refused(f"{again}/efficiency.json measures focus-100, which another --efficiency folder measures too; leave one of them out", again)
-    refused(f"{results}/efficiency.json is no output of eval.generate of format 3 (", results)
+    refused(f"{results}/efficiency.json is not an output of eval.generate of format 3 (", results)
     first = make_efficiency(tmp_path / "others", {"a": 1.0, "b": 2.0})
     with pytest.raises(ValueError, match=r"others/efficiency.json has none of the evaluated models \(it has a, b\); generate with the"):
         main(["--results", str(results), "--efficiency", str(first), "--output", str(tmp_path / "report")])

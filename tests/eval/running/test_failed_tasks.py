@@ -23,7 +23,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def model(save_checkpoint):
-    """Its logits are no numbers after that letter."""
+    """Its logits are not numbers after that letter."""
     llama, tokenizer = tiny_llama(num_positions=512), tiny_tokenizer()
     with torch.no_grad():
         llama.model.embed_tokens.weight[tokenizer.convert_tokens_to_ids("Ł")] = torch.nan  # the second byte of ß

@@ -114,7 +114,7 @@ def test_the_same_answers_to_a_task(pair, task, tmp_path):
     found = find_tasks([task], metadata={"data": str(write_rows(tmp_path)), "shots": 1})[task]
     (ours, samples), (theirs, other_samples) = (run_task(RememberingModel(lm, Journal(None)), found) for lm in pair)
     assert ours["task_hash"] == theirs["task_hash"]
-    assert json.dumps(ours["metrics"]) == json.dumps(theirs["metrics"])  # NaN, which is no score, equals itself only so
+    assert json.dumps(ours["metrics"]) == json.dumps(theirs["metrics"])  # NaN, which is not a score, equals itself only so
     for one, other in zip(samples, other_samples, strict=True):
         if task.endswith("_gen"):
             # Cut inside a character, a text ends in U+FFFD with transformers and before it with vLLM.

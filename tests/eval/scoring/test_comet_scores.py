@@ -147,7 +147,7 @@ def test_what_cannot_be_scored(tmp_path):
     fails(f"{folder} has no answers to flores_it_en; it has flores_en_sl, mt_en_sl", scorable_tasks, result, folder, ["flores_it_en"])
     other = make_result(tmp_path, "b", None, None, skill=0.5, items=4)
     tasks = load_result(other / "result.json")
-    none = f"sl_boolq_gen is no translation, so COMET cannot score it; the translations in {other} are none"
+    none = f"sl_boolq_gen is not a translation, so COMET cannot score it; the translations in {other} are none"
     fails(none, scorable_tasks, tasks, other, ["sl_boolq_gen"])
     has = "sl_boolq_gen, sl_rte_gen, completion_sl, completion_en"
     fails(

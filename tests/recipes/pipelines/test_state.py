@@ -139,7 +139,7 @@ CHANGE = ("--vocab-size 300", "--vocab-size 400")
 
 
 def made(pipeline: Pipeline, *stages: str) -> None:
-    """Outputs and records of stages that are no trainings."""
+    """Outputs and records of stages that are not trainings."""
     for task in (task for stage in stages for task in tasks_of(pipeline, stage)):
         write_output(pipeline, tasks_of(pipeline, "tokenizer")[0], at=output_of(pipeline, task))
         write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), True, "", "log"))

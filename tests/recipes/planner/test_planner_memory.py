@@ -21,7 +21,7 @@ from tests.recipes.numbers.test_arithmetic import OPT_1B
 from tests.recipes.small_inputs import LENGTH, MICRO_BATCH
 
 TOKENS = MICRO_BATCH * LENGTH
-# Grouped heads, a feed-forward layer that is no multiple of the hidden size, windows that bind, capped scores.
+# Grouped heads, a feed-forward layer that is not a multiple of the hidden size, windows that bind, capped scores.
 _SIZES = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": LENGTH, "vocab_size": 512}
 _HF: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 320, "word_embed_proj_dim": 128},

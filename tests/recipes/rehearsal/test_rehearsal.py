@@ -241,7 +241,7 @@ def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports
 
 @pytest.mark.slow
 def test_groups_are_named_by_what_they_are_for(reports: dict[str, Any]) -> None:
-    """Where all ranks are replicas, their group has the ranks of all; what is asked of all ranks is no traffic of gradients."""
+    """Where all ranks are replicas, their group has the ranks of all; what is asked of all ranks is not traffic of gradients."""
     [report] = reports["opt, frozen body"]
     sent = {(row["group"], row["kind"]) for row in report["traffic of a step"]}
     assert {("DP", "reduce-scatter"), ("DP", "all-gather"), ("all ranks", "all-reduce")} <= sent
@@ -375,7 +375,7 @@ def test_named_ranks_are_those_of_the_stages() -> None:
     ("arguments", "sentence"),
     [
         (("--rank", "64"), "there is no rank 64: the recipe has 64 processes, which are ranks 0 to 63"),
-        (("--ranks", "middle"), "'middle' is no rank; expected numbers from 0 to 63, or first, last, stages, with commas between"),
+        (("--ranks", "middle"), "'middle' is not a rank; expected numbers from 0 to 63, or first, last, stages, with commas between"),
         (("--gpus", "6"), "--gpus is 6; expected a multiple of the 4 GPUs of a node"),
         ((TP1, "schedule.micro_batch_size=16"), "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs "),
     ],

@@ -138,9 +138,9 @@ def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
     ("arguments", "sentence"),
     [
         (("gams/focos",), "gams/focos"),
-        (("gams/focus", "--rank", "-1"), "'-1' is no rank; expected numbers from 0 to 63"),
+        (("gams/focus", "--rank", "-1"), "'-1' is not a rank; expected numbers from 0 to 63"),
         (("gams/focus", "--gpus", "0"), "--gpus is 0; expected a multiple of the 4 GPUs of a node"),
-        (("sava/llama", "--gpus", "2"), "2 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest is 4"),
+        (("sava/llama", "--gpus", "2"), "2 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest is 4"),
         (("low_resource/gemma2", "--gpus", "512"), "schedule.global_batch_size (8) must be a multiple of micro_batch_size x data-parallel size"),
         (("demo_adapt",), "recipe demo_adapt names no published model to use in the plan; give model.checkpoint and data.train"),
         (("gams/focus", "parallel.gpu=a100-41gb"), "parallel.gpu: there is no GPU a100-41gb; did you mean a100-"),

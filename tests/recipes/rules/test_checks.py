@@ -66,7 +66,7 @@ def test_text_shorter_than_a_sample_is_refused() -> None:
         ),
         (
             ["parallel.devices_per_node=3"],
-            "1 nodes x 3 devices = 3 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2);"
+            "1 nodes x 3 devices = 3 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2);"
             " the nearest are 2 and 4",
         ),
         (["run.validate_every_steps=10"], "run.validate_every_steps is given without data.validation"),
@@ -96,7 +96,7 @@ def test_all_problems_come_together() -> None:
     assert message.startswith("recipe demo_adapt cannot run, 7 problems:\n  - ")
     for part in (
         "does not divide the 6 attention heads",
-        "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest are 4 and 8",
+        "= 6 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest are 4 and 8",
         "longer than the model's context length",
         "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run; at most warmup_steps=80 or constant_steps=10 fits the other",
         "are they swapped?",

@@ -179,7 +179,7 @@ def test_a_sample_must_have_enough_tokens_to_be_cut() -> None:
 def test_all_parallel_sizes_together_must_divide_the_processes() -> None:
     sizes = ("parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2", "parallel.context_parallel_size=4")
     assert _problem(*sizes, "parallel.num_nodes=6", "data.sequence_length=48") == (
-        "6 nodes x 2 devices = 12 processes are no multiple of tensor_parallel_size x pipeline_parallel_size x context_parallel_size"
+        "6 nodes x 2 devices = 12 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size x context_parallel_size"
         " (2 x 2 x 4 = 16); the nearest is 16"
     )
     assert _problem("parallel.context_parallel_size=0") == "parallel.context_parallel_size is 0; expected at least 1"

@@ -46,7 +46,7 @@ def test_first_steps_validations_and_saves_have_a_measure_of_their_own() -> None
         rank.steps(10, 0.05)
         with rank.watchdog.other_work("a save"):
             time.sleep(1.2)
-        rank.watchdog.step_ended(12)  # a save is no part of the step
+        rank.watchdog.step_ended(12)  # a save is not a part of the step
         rank.watchdog.ends()
         time.sleep(1.2)
         assert rank.said == []

@@ -28,7 +28,7 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
     pairs = Answers(str(tmp_path / "text"), sequence_length=7, eos_token_id=2)
     assert len(pairs) == 2
     order = Order(np.array([0, 0, 0], np.uint16), np.array([1, 0, 1], np.uint32))
-    assert OrderedSamples([pairs], order).tokens_seen(7).tolist() == [0, 3, 9, 12], "what fills up the samples is no text"
+    assert OrderedSamples([pairs], order).tokens_seen(7).tolist() == [0, 3, 9, 12], "what fills up the samples is not text"
     for number, (tokens, counted) in enumerate([([11, 12, 13, 21, 22, 2, 2], [21, 22, 2]), ([14, 23, 2, 2, 2, 2, 2], [23, 2])]):
         sample = pairs[number]
         assert sample["tokens"].tolist() == tokens

@@ -259,7 +259,7 @@ def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, l
     assert record["validation_masked_loss_sl"] == pytest.approx(total / number, rel=1e-5)
     bytes_seen = 2 * BATCH * length * manifest.facts["text_bytes"] / manifest.facts["num_tokens"]
     assert record["validation_masked_bits_per_byte_sl"] == pytest.approx(total / math.log(2) / bytes_seen, rel=1e-5)
-    assert not any(key.startswith("validation_loss") for key in record), "it is no causal figure"
+    assert not any(key.startswith("validation_loss") for key in record), "it is not a causal figure"
 
 
 @pytest.mark.slow

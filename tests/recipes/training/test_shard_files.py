@@ -59,7 +59,7 @@ def test_copies_are_of_the_moment_and_in_the_same_memory_each_time() -> None:
 
 
 def test_what_no_step_has_changed_yet_is_copied_beside_the_training(tmp_path: Path) -> None:
-    """A file is written only when all is copied, and so is a step taken; what is no step's is copied at once."""
+    """A file is written only when all is copied, and so is a step taken; what is not a step's is copied at once."""
     large, other, copies = torch.ones(20_000_000), torch.ones(5), HostCopies()
     files = copies.take([_file("a", large, other)], until_step={storage_name(large)})
     other += 1
