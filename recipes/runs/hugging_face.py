@@ -16,9 +16,9 @@ from common.artifacts import MANIFEST_NAME, read_manifest
 from conversion.checkpoints.hf_files import CONFIG_NAME
 from recipes.rules.schema import Recipe
 from recipes.runs.launch import is_first_process
-from recipes.runs.run_dir import newest_checkpoint
+from recipes.runs.run_dir import START_NAME, newest_checkpoint
 
-START_NAME, EXPORT_NAME = "start", "hf"
+EXPORT_NAME = "hf"
 _POLL_SECONDS = 0.5
 
 

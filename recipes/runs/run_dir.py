@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from common import command
@@ -23,6 +23,7 @@ METRICS_NAME = "metrics.jsonl"
 CONTEXT_NAME = "context"
 WANDB_NAME = "wandb"  # what the library itself calls it
 TENSORBOARD_NAME = "tensorboard"
+START_NAME = "start"  # the checkpoint that a Hugging Face folder was converted to
 _PROBE_BYTES = 8 << 20
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
@@ -136,6 +137,12 @@ def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str 
         raise ValueError(
             f"{path} is not the recipe of a run ({error}); restore it (under Slurm from attempts/latest), or choose another --output"
         ) from error
+    start = str(run_dir / START_NAME)
+    if recipe.model.checkpoint == start != recorded.model.checkpoint and Path(recorded.model.checkpoint).name == START_NAME:
+        # The run's directory was moved; that the weights are the same is checked by their digest.
+        recorded = replace(recorded, model=replace(recorded.model, checkpoint=start))
+        if writes:
+            _write_recipe(path, recorded)
     changed = recipe_changes(recorded, recipe)
     if not changed:
         return None

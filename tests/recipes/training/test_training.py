@@ -335,7 +335,11 @@ def test_from_a_hugging_face_folder_to_one(inputs: Inputs, tmp_path: Path) -> No
     assert {path.name for path in (run_dir / "hf").iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert verify.main([str(run_dir / "hf"), str(run_dir / "checkpoints/step_0000001")]) == 0
     (run_dir / "hf").rename(tmp_path / "first")
-    assert run_command(*from_hf, log_dir=tmp_path / "again.log").code == 0, "of a finished run the same command exports"
+    moved = run_dir.rename(tmp_path / "moved")
+    from_hf, run_dir = [word.replace(str(run_dir), str(moved)) for word in from_hf], moved
+    assert run_command(*from_hf, log_dir=tmp_path / "again.log").code == 0, (
+        "of a finished run the same command exports, where it was moved too"
+    )
     assert (run_dir / "hf/model.safetensors").read_bytes() == (tmp_path / "first/model.safetensors").read_bytes()
     shutil.copytree(inputs.hf, tmp_path / "other")
     other = run_command(*(word.replace(str(inputs.hf), str(tmp_path / "other")) for word in from_hf), log_dir=tmp_path / "other.log")
