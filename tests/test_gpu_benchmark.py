@@ -28,7 +28,7 @@ def test_every_part_is_measured_on_tiny_models(tmp_path: Path) -> None:
     for bf16, name in ((opt, "tiny OPT, FP8"), (llama, "tiny Llama, FP8")):
         assert bf16["peak planned, GiB"] == pytest.approx(bf16["peak rehearsed, GiB"], rel=0.2)
         in_fp8 = found["columns"][name]["loss at step 16"]
-        assert in_fp8 == pytest.approx(bf16["loss at step 16"], rel=0.01) and in_fp8 != bf16["loss at step 16"]
+        assert in_fp8 == pytest.approx(bf16["loss at step 16"], rel=0.03) and in_fp8 != bf16["loss at step 16"]
     assert found["columns"]["harness"]["lm-eval's kB/s"] > 0 and found["columns"]["transfer"]["rows learned"] > 0
 
 

@@ -79,7 +79,7 @@ def published_rows(file: PublishedFile) -> Iterator[tuple[int, Row]]:
         try:
             yield from enumerate(csv.DictReader(_text(file), delimiter="\t" if suffix == ".tsv" else ","), start=1)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{file.name} is no {suffix[1:].upper()} in UTF-8: {error}; fetch it again") from error
+            raise ValueError(f"{file.name} is not {suffix[1:].upper()} in UTF-8: {error}; fetch it again") from error
     else:
         raise ValueError(f"{file.name} has the suffix {suffix or 'none'}; expected .jsonl, .json, .csv, .tsv or .parquet")
 

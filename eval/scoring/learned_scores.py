@@ -92,7 +92,7 @@ def scorable_tasks(result: Mapping[str, Any], path: Path, requested: Sequence[st
             raise ValueError(f"{path} has no answers to {name}; it has {', '.join(tasks) or 'none'}")
         if name not in found:
             raise ValueError(
-                f"{name} is no {metric.answers}, so {metric.title} cannot score it; the {kinds} in {path} are {_listed(found)}"
+                f"{name} is not a {metric.answers}, so {metric.title} cannot score it; the {kinds} in {path} are {_listed(found)}"
             )
     if not found:
         raise ValueError(f"{path} holds no {kinds}; {metric.title} scores tasks such as {metric.example}, it has {_listed(tasks)}")

@@ -39,7 +39,7 @@ def output_directory(text: str) -> Path:
     path = Path(os.path.abspath(text))
     if not text.strip() or ROOT.is_relative_to(path):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is {'no directory' if not text.strip() else 'the checkout or a parent of it'}; give a separate directory"
+            f"{text!r} is {'not a directory' if not text.strip() else 'the checkout or a parent of it'}; give a separate directory"
         )
     return path
 
