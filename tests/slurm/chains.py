@@ -74,7 +74,7 @@ class LightChain:
         path = self.run_dir / METRICS_NAME
         return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for(self, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
+    def wait_for(self, condition: Callable[[], bool], *, timeout_seconds: float = 240) -> None:
         """Wait for a condition, or fail with the logs of all attempts."""
         end = time.monotonic() + timeout_seconds
         while not condition():
@@ -82,9 +82,9 @@ class LightChain:
             time.sleep(0.05)
 
     def wait_for_step(self, step: int) -> None:
-        self.wait_for(lambda: step in self.steps(), timeout_seconds=60)
+        self.wait_for(lambda: step in self.steps())
 
-    def wait_for_end(self, *, timeout_seconds: float = 90) -> None:
+    def wait_for_end(self, *, timeout_seconds: float = 240) -> None:
         """Wait until no job of the chain is left."""
         self.wait_for(lambda: not still_there(self.job_ids), timeout_seconds=timeout_seconds)
 

@@ -64,7 +64,7 @@ class RunningSlurm:
         words = self.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, job_id: int, *, timeout_seconds: float) -> str:
+    def wait(self, job_id: int, *, timeout_seconds: float = 240) -> str:
         """The state in which a job ended."""
         end = time.monotonic() + timeout_seconds
         while (state := self.job(job_id)["JobState"]) not in ENDED:

@@ -55,7 +55,7 @@ def test_ranks_in_containers_write_to_odd_paths(slurm: RunningSlurm, containers:
         light_job(tmp_path / "run"), command=("python", "-S", "-c", inside, str(LIGHT_RANKS), str(output)), num_nodes=2, paths=(output,)
     )
     job_id = slurm.submit(render_job(replace(job, log_name="log"), containers))
-    assert slurm.wait(job_id, timeout_seconds=90) == "COMPLETED", (tmp_path / "log").read_text()
+    assert slurm.wait(job_id) == "COMPLETED", (tmp_path / "log").read_text()
     places = [json.loads(path.read_text()) for path in sorted(output.glob("rank_*.json"))]
     assert [(place["rank"], place["node"], place["sum"]) for place in places] == [
         (0, "gn01", 6),

@@ -186,7 +186,7 @@ def hold(chain: LightChain, job_id: str) -> None:
     """Put a job back into the queue, where it waits to be released; one that has not begun is held there."""
     chain.slurm.run("scontrol", "hold", job_id, check=False)
     chain.slurm.run("scontrol", "requeuehold", job_id, check=False)
-    chain.wait_for(lambda: [job.is_waiting for job in jobs_of(chain.run_dir) if job.job_id == job_id] == [True], timeout_seconds=30)
+    chain.wait_for(lambda: [job.is_waiting for job in jobs_of(chain.run_dir) if job.job_id == job_id] == [True])
 
 
 @pytest.mark.long

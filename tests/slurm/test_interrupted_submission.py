@@ -37,7 +37,7 @@ def all_are_seen(run_dir: Path) -> bool:
     return there <= seen | {job.job_id for job in jobs_of(run_dir)}  # one may have come between
 
 
-def go_on_until_finished(run_dirs: list[Path], *, timeout_seconds: float) -> None:
+def go_on_until_finished(run_dirs: list[Path], *, timeout_seconds: float = 240) -> None:
     """Submit every run again and again, as an impatient user."""
     end = time.monotonic() + timeout_seconds
     left = run_dirs
@@ -74,7 +74,7 @@ def test_wherever_a_submission_is_stopped(signals: list[str], slurm: RunningSlur
         written = harness.stderr.read()
     assert harness.returncode == 0, written
     assert len(stopped) > 15 and "0" not in stopped.values(), stopped
-    go_on_until_finished(list(stopped), timeout_seconds=60)
+    go_on_until_finished(list(stopped))
     end = time.monotonic() + 30
     while any(map(in_the_queue, stopped)):
         assert time.monotonic() < end

@@ -47,7 +47,7 @@ def _sums(output: Path) -> list[int]:
 def test_every_rank_of_16_nodes_knows_its_place_and_sums_over_all(slurm: RunningSlurm, tmp_path: Path) -> None:
     job = _light_job(tmp_path, tmp_path, num_nodes=16, tasks_per_node=4)
     job_id = slurm.submit(render_job(job, slurm.cluster()))
-    assert slurm.wait(job_id, timeout_seconds=90) == "COMPLETED", (tmp_path / "log").read_text()
+    assert slurm.wait(job_id) == "COMPLETED", (tmp_path / "log").read_text()
     places = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank_*.json"))]
     assert [place["rank"] for place in places] == list(range(64))
     for rank, place in enumerate(places):
@@ -99,7 +99,7 @@ def test_a_container_sees_what_it_needs_and_the_ranks(kind: str, slurm: RunningS
     )
     cluster = replace(slurm.cluster(), runtime=Runtime(kind, image=str(image)))
     job_id = slurm.submit(render_job(job, cluster))
-    assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (home / "log").read_text()
+    assert slurm.wait(job_id) == "COMPLETED", (home / "log").read_text()
     assert _sums(data) == [6] * 4
     assert set((tmp_path / "binds").read_text().splitlines()) == {str(ROOT), str(data)}
 
@@ -115,12 +115,12 @@ def test_pyxis_takes_the_options(tmp_path: Path) -> None:
         job = replace(job, environment={"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"})
         cluster = replace(slurm.cluster(), runtime=Runtime("pyxis", image="nvcr.io#nvidia/nemo:25.11"))
         job_id = slurm.submit(render_job(job, cluster))
-        assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+        assert slurm.wait(job_id) == "COMPLETED", (tmp_path / "log").read_text()
         assert _sums(output) == [6] * 4
         shown = replace(
             job, command=("python", "-c", "import os; print(os.environ['PYXIS_STUB_CONTAINER_MOUNTS'])"), num_nodes=1, log_name="shown"
         )
-        assert slurm.wait(slurm.submit(render_job(replace(shown, tasks_per_node=1), cluster)), timeout_seconds=60) == "COMPLETED"
+        assert slurm.wait(slurm.submit(render_job(replace(shown, tasks_per_node=1), cluster))) == "COMPLETED"
     assert (tmp_path / "shown").read_text() == f"{ROOT}:{ROOT},{output}:{output}\n"
 
 
@@ -137,7 +137,7 @@ def test_modules_are_loaded_and_nothing_can_be_downloaded(slurm: RunningSlurm, t
     # As sites define it: a function, known to every shell, that reads variables that are not set.
     (tmp_path / "site.sh").write_text(f"module() {{ echo \"$* $UNSET\" >>'{tmp_path}/modules'; }}\n")
     loud = replace(slurm, environment={**slurm.environment, "BASH_ENV": str(tmp_path / "site.sh")})
-    assert slurm.wait(loud.submit(render_job(job, cluster)), timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+    assert slurm.wait(loud.submit(render_job(job, cluster))) == "COMPLETED", (tmp_path / "log").read_text()
     assert (tmp_path / "modules").read_text().splitlines() == ["purge ", "use /site/modules ", "load python/3.11 cuda "]
     prefix, environment = json.loads((tmp_path / "shown").read_text())
     assert prefix == sys.prefix
@@ -152,14 +152,14 @@ def test_ranks_get_their_own_cards_and_an_address_that_nodes_can_use(slurm: Runn
     cards = tuple(f"mlx5_{number}:1" for number in range(4))
     cluster = replace(slurm.cluster(), rank_environment={"UCX_NET_DEVICES": cards}, step_options=("--mpi=none",), address_ipv4=True)
     job = replace(_light_job(tmp_path, tmp_path, num_nodes=2, tasks_per_node=4), command=("bash", "-c", show))
-    assert slurm.wait(slurm.submit(render_job(job, cluster)), timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+    assert slurm.wait(slurm.submit(render_job(job, cluster))) == "COMPLETED", (tmp_path / "log").read_text()
     lines = sorted((tmp_path / "log").read_text().splitlines())
     address = lines[0].split()[-1]
     assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", address)
     assert lines == [f"rank {rank}: {cards[rank % 4]} {address}" for rank in range(8)]
     elsewhere = replace(job, log_name="elsewhere", num_nodes=1)
     job_id = slurm.submit(render_job(elsewhere, replace(cluster, address_suffix="i")))
-    assert slurm.wait(job_id, timeout_seconds=60) == "FAILED"
+    assert slurm.wait(job_id) == "FAILED"
     assert (tmp_path / "elsewhere").read_text() == (
         "error: gn01i has no IPv4 address; see address_suffix and address_ipv4 in the cluster file\n"
     )
@@ -185,7 +185,7 @@ def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSl
     )
     job = replace(_light_job(tmp_path, tmp_path, num_nodes=2, tasks_per_node=2), command=("python", "-c", show, str(tmp_path)))
     job_id = slurm.submit(render_job(job, cluster))
-    assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+    assert slurm.wait(job_id) == "COMPLETED", (tmp_path / "log").read_text()
     for rank in range(4):
         own = f"{nodes}/scion_environment.{job_id}.gn0{rank // 2 + 1}"
         assert json.loads((tmp_path / str(rank)).read_text()) == [own, f"{own}/{packages.relative_to(venv)}/only_here.py"]
@@ -197,7 +197,7 @@ def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSl
         require_runtime(cluster)
     cluster.packed_environment.write_bytes(b"no tar")
     job_id = slurm.submit(render_job(replace(job, log_name="damaged"), cluster))
-    assert slurm.wait(job_id, timeout_seconds=60) == "FAILED"
+    assert slurm.wait(job_id) == "FAILED"
     assert f"error: gn02 could not unpack {cluster.packed_environment} to {nodes}/scion_environment.{job_id}.gn02; make room there" in (
         (tmp_path / "damaged").read_text()
     )
@@ -211,5 +211,5 @@ def test_names_and_log_directories_reach_slurm_as_they_are(name: str, slurm: Run
     show = ("python", "-S", "-c", "import os; print(os.environ['SLURM_JOB_NAME'], os.environ['SLURM_NNODES'])")
     job = Job(name=name, command=show, time_limit_seconds=60, log_dir=log_dir, log_name="%j.log")
     job_id = slurm.submit(render_job(job, slurm.cluster()))
-    assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED"
+    assert slurm.wait(job_id) == "COMPLETED"
     assert (log_dir / f"{job_id}.log").read_text() == f"{name} 1\n"

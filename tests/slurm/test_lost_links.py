@@ -36,11 +36,11 @@ def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: Ligh
     first, second = chain.submit("--steps", 900, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
     chain.wait_for_step(7)
     signal_steps(first, "USR1")
-    chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=60)
+    chain.wait_for(lambda: len(chain.attempts()) == 2)
     chain.slurm.run("scontrol", "requeue", first)
     log = chain.run_dir / "attempts" / f"job-{first}.log"
     sentence = f"job {second} of this run is running; this one does nothing"
-    chain.wait_for(lambda: log.exists() and sentence in log.read_text(), timeout_seconds=60)
+    chain.wait_for(lambda: log.exists() and sentence in log.read_text())
     assert chain.causes() == [causes.SIGNALLED, None]
 
 
@@ -51,7 +51,7 @@ def test_a_lost_node_is_left_out_from_then_on(chain: LightChain) -> None:
     node = chain.attempts()[0].nodes[1]
     try:
         chain.slurm.node("power-off", node)
-        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
+        chain.wait_for(lambda: len(chain.attempts()) == 2)
         first, second = chain.attempts()
         assert first.end is not None and first.end.cause == causes.NODE_FAILURE, chain.logs()
         assert first.end.bad_nodes == (node,) and node not in second.nodes and second.start_step >= 10
@@ -69,14 +69,14 @@ def test_a_training_on_a_node_that_slurm_has_lost_saves_nothing_beside_the_new_o
     node, process_id = chain.rank(0)
     try:
         chain.slurm.node("kill-slurmd", node)
-        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
+        chain.wait_for(lambda: len(chain.attempts()) == 2)
         first, second = chain.attempts()
         assert first.end is not None and first.end.bad_nodes == (node,) and node not in second.nodes, chain.logs()
         assert first.job_id == second.job_id and second.start_step > first.end.step, "the old one lives on and saves"
         chain.wait_for_step(second.start_step + 20)
         # It finds at its next line of metrics that the new one has the lease.
-        chain.wait_for(lambda: process_id not in chain.on_node(node, "ps", "-e", "-o", "pid=").split(), timeout_seconds=30)
-        chain.wait_for_end(timeout_seconds=150)
+        chain.wait_for(lambda: process_id not in chain.on_node(node, "ps", "-e", "-o", "pid=").split())
+        chain.wait_for_end()
         assert chain.causes() == [first.end.cause, causes.FINISHED], chain.logs()
         chain.check_losses(steps)
     finally:
@@ -119,7 +119,7 @@ def test_a_dead_daemon_of_a_step_does_not_hold_the_nodes(chain: LightChain) -> N
     node = chain.attempts()[0].nodes[1]
     (daemon,) = chain.on_node(node, "pgrep", "-f", r"slurmstepd: \[[0-9]+\.0\]").split()
     chain.on_node(node, "kill", "-9", daemon)
-    chain.wait_for_end(timeout_seconds=60)
+    chain.wait_for_end()
     chain.check_losses(120)
 
 
@@ -130,8 +130,8 @@ def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
     node = chain.attempts()[0].nodes[0]
     try:
         chain.slurm.node("power-off", node)
-        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
-        chain.wait_for_end(timeout_seconds=120)
+        chain.wait_for(lambda: len(chain.attempts()) == 2)
+        chain.wait_for_end()
         assert chain.causes() == [causes.NODE_FAILURE, causes.FINISHED], chain.logs()
         assert chain.attempts()[0].end.bad_nodes == (node,)  # type: ignore[union-attr]
         chain.check_losses(100)
@@ -144,7 +144,7 @@ def test_at_a_real_time_limit_the_next_link_takes_over(chain: LightChain) -> Non
     first, *_ = chain.submit("--steps", 400, "--seconds-per-step", 0.1, plan=ChainPlan(links=3, signal_seconds=600))
     chain.wait_for_step(3)
     chain.slurm.run("scontrol", "update", f"JobId={first}", "TimeLimit=10")  # less than the notice: Slurm signals at its next look
-    chain.wait_for_end(timeout_seconds=150)
+    chain.wait_for_end()
     assert chain.causes() == [causes.TIME_LIMIT, causes.FINISHED], chain.logs()
     chain.check_losses(400)
 

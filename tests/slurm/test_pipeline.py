@@ -38,7 +38,7 @@ def environment(slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterato
     slurm.run("scancel", "--account=scion", check=False)
 
 
-def wait_for_end(job_ids: dict[str, tuple[str, ...]], *, timeout_seconds: float) -> None:
+def wait_for_end(job_ids: dict[str, tuple[str, ...]], *, timeout_seconds: float = 240) -> None:
     end = time.monotonic() + timeout_seconds
     everything = [job_id for ids in job_ids.values() for job_id in ids]
     while still_there(everything):
@@ -72,14 +72,14 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     job_ids = submit_pipeline(find_work(pipeline), environment)
     with pytest.raises(ValueError, match=r"work is already submitted: job \d+_0"):
         submit_pipeline(find_work(pipeline), environment)
-    wait_for_end(job_ids, timeout_seconds=60)
+    wait_for_end(job_ids)
     assert status.main([str(work)]) == 1
     told = capsys.readouterr().out
     assert "2 failed, 2 not started" in told and "some text.txt does not exist" in told and "logs/tokenizer-" in told
 
     text.write_text(sent)
     assert list(job_ids) == ["tokenizer", "data"]
-    wait_for_end(submit_pipeline(find_work(pipeline), environment), timeout_seconds=90)
+    wait_for_end(submit_pipeline(find_work(pipeline), environment))
     assert status.main([str(work)]) == 0, capsys.readouterr().out
     assert capsys.readouterr().out.startswith(f"{work}: 4 complete")
     made = (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns
@@ -90,7 +90,7 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
         path.unlink()
     again = submit_pipeline(find_work(pipeline), environment)
     assert {stage: len(ids) for stage, ids in again.items()} == {"data": 1}
-    wait_for_end(again, timeout_seconds=60)
+    wait_for_end(again)
     assert status.main([str(work)]) == 0 and (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns == made
 
     here = pipeline_from_mapping(small(tmp_path / "here", text))

@@ -70,7 +70,7 @@ def test_what_is_lost_costs_its_task(victim: str, tmp_path: Path, monkeypatch: p
         else:
             slurm.node("power-off", "gn02" if victim == "node" else "gn01")
         (tmp_path / "go").touch()
-        while (state := slurm.wait(job, timeout_seconds=240)) == "NODE_FAIL":  # until it is queued again
+        while (state := slurm.wait(job)) == "NODE_FAIL":  # until it is queued again
             time.sleep(1)
         assert state == "COMPLETED", log.read_text()
     assert (output / "done").read_bytes() == (tmp_path / "one/out/done").read_bytes()

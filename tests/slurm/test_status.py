@@ -72,13 +72,13 @@ def test_a_link_that_no_node_is_left_for_says_so(slurm: RunningSlurm, tmp_path: 
         with pytest.raises(ValueError, match=r"or end it with `python -m slurm.stop '.*/a run'`"):
             chain.submit("--steps", 600)
         chain.kill_script(first)  # so that nobody is left to look again at what there is
-        chain.wait_for(lambda: "BadConstraints" in report_run(chain.run_dir).waits_because, timeout_seconds=60)
+        chain.wait_for(lambda: "BadConstraints" in report_run(chain.run_dir).waits_because)
         told = render_report(report_run(chain.run_dir)).splitlines()[:2]
         assert told[0].endswith("a run: waiting, 1 links wait")
         assert told[1].startswith(f"job {second} waits (Slurm's reason: BadConstraints); it excludes gn02, gn03,")
         assert told[1].endswith(f"which failed; `scontrol update JobId={second} ExcNodeList=` allows it")
         chain.slurm.run("scontrol", "update", f"JobId={second}", "ExcNodeList=")
-        chain.wait_for(lambda: report_run(chain.run_dir).running_job == second, timeout_seconds=60)
+        chain.wait_for(lambda: report_run(chain.run_dir).running_job == second)
 
 
 def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def losses(run_dir: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["loss"]) for record in records if "loss" in record]
 
 
-def wait_while_queued(chain: LightChain, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
+def wait_while_queued(chain: LightChain, condition: Callable[[], bool], *, timeout_seconds: float = 240) -> None:
     end = time.monotonic() + timeout_seconds
     while not condition():
         assert still_there(chain.job_ids) and time.monotonic() < end, chain.logs()[-6000:]
@@ -65,12 +65,12 @@ def test_time_limit_and_a_killed_rank_change_no_loss(slurm: RunningSlurm, inputs
         chain.job_ids += submission.job_ids
         first, second = submission.job_ids[:2]
 
-        wait_while_queued(chain, lambda: len(losses(run_dir)) >= 3, timeout_seconds=120)
+        wait_while_queued(chain, lambda: len(losses(run_dir)) >= 3)
         slurm.run("scontrol", "update", f"JobId={first}", "TimeLimit=15")  # less than the notice: Slurm signals at its next look
-        wait_while_queued(chain, lambda: len(chain.attempts()) == 2, timeout_seconds=150)
+        wait_while_queued(chain, lambda: len(chain.attempts()) == 2)
         assert chain.causes()[0] == causes.TIME_LIMIT, chain.logs()[-6000:]
         start = chain.attempts()[1].start_step
-        wait_while_queued(chain, lambda: len(losses(run_dir)) > start + EVERY + 2, timeout_seconds=150)
+        wait_while_queued(chain, lambda: len(losses(run_dir)) > start + EVERY + 2)
         node = chain.attempts()[1].nodes[1]
         chain.on_node(node, "kill", "-9", chain.on_node(node, "pgrep", "-f", "recipes.train --recipe").split()[0])
         chain.wait_for_end(timeout_seconds=600)

@@ -119,7 +119,7 @@ def _logs(out: Path) -> str:
     return "\n".join(f"== {path}\n{path.read_text(errors='replace')}" for path in sorted(out.glob("*logs/*.log")))
 
 
-def _wait(condition: Callable[[], bool], out: Path, *, timeout_seconds: float = 120) -> None:
+def _wait(condition: Callable[[], bool], out: Path, *, timeout_seconds: float = 240) -> None:
     end = time.monotonic() + timeout_seconds
     while not condition():
         assert time.monotonic() < end, f"late after {timeout_seconds} s\n{_logs(out)}"
