@@ -32,7 +32,7 @@ STEPS, EVERY, SECONDS_PER_STEP, NODES = 60, 5, 0.1, 6
 LATE_SECONDS, STUCK_SECONDS = 300.0, 20.0
 PLAN = ChainPlan(links=3, signal_seconds=60, recording_seconds=3)
 # Of the status, where the controller is away or a record is damaged.
-MAY_REFUSE = r"gave no answer|refused: .*(contact|connect|timed out)|remove the directory|is not a recipe|no JSON|must be JSON"
+MAY_REFUSE = r"gave no answer|refused: .*(contact|connect|timed out)|remove the directory|is not a recipe|not valid JSON|must be JSON"
 
 
 @dataclass(frozen=True)
