@@ -6,7 +6,7 @@
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
 - Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
 - OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
-- gpt-oss's sinks; biases of experts, which Megatron-core has without tensor parallelism of experts.
+- gpt-oss's sinks, and its experts with biases, which no tensor-parallel ranks share; without TransformerEngine everywhere.
 - Intra-document attention masking, without a mask of all pairs of tokens.
 """
 
@@ -38,6 +38,7 @@ from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention, TEDocumentAttention
+from nemo_patches.biased_experts import FirstLinearOfExpert, SecondLinearOfExpert
 from nemo_patches.documents import documents_data_step, mask_documents
 from nemo_patches.factorised_embedding import factorise_embedding
 from nemo_patches.lora import (
@@ -53,6 +54,7 @@ from nemo_patches.norms import LayerNorm, NormOfAllHeads, RMSNorm, RowParallelLi
 from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases, slow_by_length, yarn_frequencies
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
+from nemo_patches.whole_experts import has_biased_experts
 from nemo_patches.xielu import XIELU, xielu
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
@@ -84,9 +86,9 @@ def causal_forward_step(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec | TransformerBlockSubmodules:
     """The layers: TransformerEngine's on a GPU where it is installed, else Megatron's with torch's attention and norms.
 
-    Adapters are on Megatron's own linear layers alone.
+    Adapters are on Megatron's own linear layers alone, and so are experts with biases trained.
     """
-    use_te = USE_TE and config.lora is None
+    use_te = USE_TE and config.lora is None and not has_biased_experts(vars(config))
     spec = transformer_engine_layer_spec(config) if use_te else _local_layer_spec(config)
     layer, attention, mlp = spec.submodules, spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules  # or of experts
     if config.num_moe_experts is not None and not use_te:  # as with TransformerEngine, where nothing takes that norm in
@@ -132,6 +134,9 @@ def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization=config.normalization)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
     attention.core_attention = ScaledDotProductAttention if config.softmax_type == "vanilla" else SinkAttention
+    if has_biased_experts(vars(config)):
+        experts = layer.mlp.submodules.experts.submodules
+        experts.linear_fc1, experts.linear_fc2 = FirstLinearOfExpert, SecondLinearOfExpert
     if config.normalization == "RMSNorm":
         layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
         attention.q_layernorm = attention.k_layernorm = RMSNorm if config.qk_layernorm else IdentityOp
@@ -332,11 +337,6 @@ def _mask_padding(
     if real_columns < logits.shape[-1]:
         logits[..., real_columns:] = torch.finfo(logits.dtype).min
     return logits, bias
-
-
-def has_biased_experts(model: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's model has experts that Megatron-core cuts among no ranks, as they have biases."""
-    return bool(model.get("num_moe_experts")) and model["add_bias_linear"]
 
 
 Config = TypeVar("Config", bound=EngineConfig)

@@ -13,9 +13,10 @@ def skip_collectives(module: Any) -> None:
     """Have Megatron's wrapper of a model with one copy of its weights scale the gradients, and send nothing.
 
     Args:
-        module: DistributedDataParallel whose communication does not overlap with computing.
+        module: DistributedDataParallel whose communication does not overlap with computing; experts may have a copy on each tensor-parallel rank.
     """
-    for group in (*module.bucket_groups, *module.expert_parallel_bucket_groups):
+    experts = module.expert_parallel_bucket_groups if module.expt_dp_group.size() == 1 else []
+    for group in (*module.bucket_groups, *experts):
         config = group.ddp_config
         assert not (
             config.overlap_grad_reduce or config.overlap_param_gather or config.check_for_nan_in_grad or config.check_for_large_grads

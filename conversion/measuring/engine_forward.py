@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.plain_files import read_json
+from nemo_patches.whole_experts import has_biased_experts
 
 if TYPE_CHECKING:
     from conversion.formats.lazy_tensor import LazyTensor
@@ -53,8 +54,6 @@ def main(argv: list[str]) -> None:
 
 def cuts_experts(checkpoint_dir: Path) -> bool:
     """Whether tensor-parallel ranks have a part of each expert of a checkpoint, as of all else; see `set_layout`."""
-    from nemo_patches.engine_model import has_biased_experts
-
     return not has_biased_experts(read_json(checkpoint_dir / "context" / "model.json")["config"])
 
 

@@ -178,7 +178,7 @@ def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *,
         fence, watchdog = Fence(lease.path, lease.token), watching(recipe.run, rank=world.rank)
         made = make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
         callbacks = _Watched.of(made, account)
-        trainer = engine.make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
+        trainer = engine.make_trainer(recipe, inputs, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
         data = engine.make_data(recipe, inputs, index_dir=run_dir / "index")
         data.build = _seen_whole(data, _as_first_rank(data.build))  # type: ignore[method-assign]
         model = engine.make_model(recipe, inputs, callbacks.nonfinite)

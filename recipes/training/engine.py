@@ -54,6 +54,7 @@ with quiet_imports():
     from nemo_patches.lora import LoRA
     from nemo_patches.second_head import copy_first_head, draw_second_head
     from nemo_patches.tokenizer import EndOfDocument
+    from nemo_patches.whole_experts import has_biased_experts
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
     from recipes.training.freezing import TablesOptimizer, freeze_for_the_whole_run, is_of_tables
@@ -262,8 +263,9 @@ class RecipeStrategy(nl.MegatronStrategy):
         """See NeMo's class; the checkpoint may be that of another kind of Adam."""
         if self.should_restore_optimizer_states(selective_restore=selective_restore):
             for optimizer, saved in zip(self.optimizers, checkpoint["optimizer"], strict=True):
-                [part] = optimizer.mcore_optimizer.chained_optimizers
-                adam_groups.translate(saved, part.optimizer)
+                parts = optimizer.mcore_optimizer.chained_optimizers  # a second one of experts, where they have an optimizer of their own
+                for number, part in enumerate(parts):
+                    adam_groups.translate(saved if len(parts) == 1 else saved[number], part.optimizer)
         super().load_optimizer_state_dict(checkpoint, selective_restore)
 
     def selective_restore(self) -> None:
@@ -314,7 +316,7 @@ def train(
     if process_rank() == 0:
         forget_points(run_dir / TENSORBOARD_NAME, last_step=resume_from[0] if resume_from else 0)
     callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence, watchdog=watchdog)
-    trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
+    trainer = make_trainer(recipe, inputs, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
     model = make_model(recipe, inputs, callbacks.nonfinite)
     try:
@@ -324,7 +326,7 @@ def train(
     return callbacks.stopping.reason
 
 
-def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
+def make_trainer(recipe: Recipe, inputs: RunInputs, callbacks: RunCallbacks, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
     """The trainer of a run.
 
     Args:
@@ -334,7 +336,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         for note in apply((*torch_adam.PATCHES, *gradient_norm.PATCHES)):
             if process_rank() == 0:
                 print(f"note: {note}", flush=True)
-    strategy = _strategy(recipe)
+    strategy = _strategy(recipe, inputs)
     if start_from_weights:
         weights = Path(recipe.model.checkpoint) / "weights"
         strategy.restore_config = nl.RestoreConfig(path=str(weights), load_model_state=True, load_optim_state=False, load_artifacts=False)
@@ -481,7 +483,7 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     return data
 
 
-def _strategy(recipe: Recipe) -> RecipeStrategy:
+def _strategy(recipe: Recipe, inputs: RunInputs) -> RecipeStrategy:
     parallel = recipe.parallel
     copies = parallel.data_parallel_size * parallel.context_parallel_size
     overlaps = parallel.overlap_communication and copies > 1
@@ -492,6 +494,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         context_parallel_size=parallel.context_parallel_size,
+        expert_tensor_parallel_size=1 if has_biased_experts(inputs.model) else None,
         sequence_parallel=parallel.sequence_parallel,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
         checkpoint_io=make_checkpoint_io(asynchronous=recipe.run.asynchronous_save),

@@ -80,6 +80,9 @@ def _save_gradients(model: Any, ids: torch.Tensor, directory: Path) -> None:
     causal_forward_step(model, batch).mean().backward()
     model.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
     _allreduce_non_tensor_model_parallel_grads([model], model.config)
+    for parameter in model.parameters():
+        if not getattr(parameter, "allreduce", True):  # of experts that both ranks have
+            torch.distributed.all_reduce(parameter.grad, group=parallel_state.get_expert_data_parallel_group())
     weights = {parameter: parameter.data for parameter in model.parameters()}
     for parameter in weights:
         parameter.data = parameter.grad

@@ -266,10 +266,10 @@ def save_real_sized_model(directory: Path) -> Path:
 
 
 def with_gradients(family: str) -> bool:
-    """Whether a family's gradients are compared: it predicts the next token, and trains here."""
-    return not FAMILIES[family].masked and family != "gpt_oss"
+    """Whether a family's gradients are compared: it predicts the next token."""
+    return not FAMILIES[family].masked
 
 
 def has_experts(family: str) -> bool:
-    """Whether its layers have experts, which are trained here."""
-    return family == "qwen3_moe"
+    """Whether its layers have experts."""
+    return family in ("qwen3_moe", "gpt_oss")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
-from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel import RowParallelLinear, vocab_parallel_cross_entropy
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.enums import AttnMaskType
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nemo_patches import engine_model
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention
 from nemo_patches.engine_model import engine_config
 from nemo_patches.opt_model import opt_config
@@ -288,11 +290,28 @@ def sinks_over_ranks(tensor_parallel_size: int) -> str:
     return "nothing"
 
 
+def biased_experts(tensor_parallel_size: int) -> dict[str, str]:
+    """What a backward pass through experts with biases says, with our second linear layer and with Megatron's."""
+    experts = {"num_moe_experts": 4, "moe_ffn_hidden_size": 16, "moe_router_topk": 2, "gated_linear_unit": True}
+    sizes = {**SIZES, **experts, "activation_func": "quick_gelu", "add_bias_linear": True}
+    found = {}
+    for layer in (engine_model.SecondLinearOfExpert, RowParallelLinear):
+        with mock.patch.object(engine_model, "SecondLinearOfExpert", layer):
+            model = engine_config(sizes).configure_model(tokenizer=None)
+        ids = torch.arange(8)[None]
+        try:
+            model(ids, ids, None).float().mean().backward()
+            found[layer.__name__] = "nothing"
+        except RuntimeError as error:
+            found[layer.__name__] = str(error)
+    return found
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
     functions = (
         feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps, blocks_of_attention, padded_encoder,
-        sinks_over_ranks,
+        sinks_over_ranks, biased_experts,
     )  # fmt: skip
     return {function.__name__: function(tensor_parallel_size) for function in functions}
 

@@ -74,6 +74,13 @@ def test_sinks_where_samples_are_cut_among_ranks_are_refused(one_rank: dict[str,
     assert one_rank["sinks_over_ranks"] == ("context_parallel_size is 2, but sinks get no gradient with context parallelism; expected 1")
 
 
+def test_megatrons_experts_with_biases_have_no_backward_pass(one_rank: dict[str, Any]) -> None:
+    """When Megatron's have one, `SecondLinearOfExpert` need not leave out the reduction."""
+    found = one_rank["biased_experts"]
+    assert found["SecondLinearOfExpert"] == "nothing"
+    assert "is a view and is being modified inplace" in found["RowParallelLinear"]
+
+
 def test_padding_of_an_encoder_is_a_mask_of_keys_alone(one_rank: dict[str, Any]) -> None:
     """Forward and backward, without a tensor of all pairs of tokens."""
     found = one_rank["padded_encoder"]

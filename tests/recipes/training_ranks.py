@@ -395,7 +395,7 @@ def train(
     fence = leases.enter_context(leased(run_dir))
     watchdog = leases.enter_context(watching(made.run, rank=int(os.environ["RANK"])))
     callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals), fence=fence, watchdog=watchdog)
-    trainer = make_trainer(made, callbacks, run_dir=run_dir, start_from_weights=newest is None)
+    trainer = make_trainer(made, inputs, callbacks, run_dir=run_dir, start_from_weights=newest is None)
     watch = Watch()
     trainer.callbacks.insert(0, watch)
     data = make_data(made, inputs, index_dir=run_dir / "index")
