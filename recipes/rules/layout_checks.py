@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers import arithmetic
 from recipes.numbers.arithmetic import divisors
 from recipes.numbers.recomputation import recomputation_problems
@@ -62,12 +63,12 @@ def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> li
     problems = []
     heads = model["num_attention_heads"]
     groups = model.get("num_query_groups", heads)  # which divide the heads
-    for name, size in (
-        ("attention heads" if groups == heads else "key and value heads", groups),
-        ("hidden units of an expert", model["moe_ffn_hidden_size"])
-        if "num_moe_experts" in model
-        else ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
-    ):
+    divided = {"attention heads" if groups == heads else "key and value heads": groups}
+    if "num_moe_experts" not in model:
+        divided["hidden units of the feed-forward layer"] = model["ffn_hidden_size"]
+    elif not has_biased_experts(model):
+        divided["hidden units of an expert"] = model["moe_ffn_hidden_size"]
+    for name, size in divided.items():
         if size % tensor:
             problems.append(f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; {_possible(size, tensor)}")
     multiple = recipe.model.pad_vocabulary_to_multiple_of
@@ -104,6 +105,11 @@ def _context_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
         return [
             f"parallel.context_parallel_size is {context}, but context parallelism is for causal models and this one is"
             " an encoder; set it to 1"
+        ]
+    if model.get("softmax_type") == "learnable":
+        return [
+            f"parallel.context_parallel_size is {context}, but the checkpoint {recipe.model.checkpoint} has attention sinks (gpt-oss), which get no"
+            " gradient with context parallelism; set it to 1"
         ]
     pieces = 2 * context
     if length < pieces:
@@ -182,11 +188,6 @@ def expert_balance(recipe: Recipe, model: Mapping[str, Any]) -> float:
 def expert_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
     """What keeps a model with experts from being trained, or asks for experts of a model that has none."""
     path, tensor = recipe.model.checkpoint, recipe.parallel.tensor_parallel_size
-    if model.get("softmax_type") == "learnable":
-        return [
-            f"the checkpoint {path} has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-            " Megatron-core's experts give their biases no gradient; give a model without"
-        ]
     experts = model.get("num_moe_experts")
     if experts is None:
         if recipe.model.expert_balance is None:

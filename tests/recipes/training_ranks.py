@@ -91,8 +91,8 @@ class Watch(Callback):
 
 def _moments(trainer: Any, optimizer: Any) -> float:
     """Norm of Adam's first moments over all ranks that hold a part of them."""
-    (inner,) = optimizer.mcore_optimizer.chained_optimizers
-    total = sum((state["exp_avg"] ** 2).sum() for state in inner.optimizer.state.values())
+    parts = optimizer.mcore_optimizer.chained_optimizers
+    total = sum((state["exp_avg"] ** 2).sum() for part in parts for state in part.optimizer.state.values())
     total = torch.as_tensor(total, dtype=torch.float32).reshape(1)
     torch.distributed.all_reduce(total)
     return float(total) ** 0.5

@@ -203,13 +203,16 @@ def test_documents_of_samples_whose_length_decides_the_rotations() -> None:
     _checked("data.document_mask=true", "data.sequence_length=32", inputs=inputs)
 
 
-def test_sinks_are_refused() -> None:
-    """Of gpt-oss, whose experts are refused by what is particular to them."""
-    model = {**_inputs().model, **EXPERTS, "softmax_type": "learnable"}
-    assert _problem(inputs=replace(_inputs(), model=model)) == (
-        "the checkpoint nemo has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-        " Megatron-core's experts give their biases no gradient; give a model without"
+def test_sinks_and_experts_with_biases() -> None:
+    """Of gpt-oss: samples are not cut, and experts are on every tensor-parallel rank, whatever divides them."""
+    model = {**_inputs().model, **EXPERTS, "softmax_type": "learnable", "add_bias_linear": True, "moe_ffn_hidden_size": 81}
+    inputs = replace(_inputs(), family="gpt_oss", model=model)
+    cut = ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=1")
+    assert _problem(*cut, inputs=inputs) == (
+        "parallel.context_parallel_size is 2, but the checkpoint nemo has attention sinks (gpt-oss), which get no gradient with context parallelism;"
+        " set it to 1"
     )
+    _checked("parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true", inputs=inputs)
 
 
 def test_another_vocabulary_or_transfer_is_refused() -> None:
