@@ -32,7 +32,7 @@ from nemo_patches.documents import DocumentBlock, Documents
 
 WINDOW_BLOCK = 1024  # queries; a window of 4,096 then costs a quarter more than it has to
 CAP_BLOCK = 256  # queries; 16 heads over 8,192 keys are then 134 MB of scores in 32 bit, a few times over
-_SINK_DIMENSIONS = 8  # of which one is needed: a GPU's kernels want multiples
+SINK_DIMENSIONS = 8  # of which one is needed: a GPU's kernels want multiples
 _ALIGNMENT = 16  # of the keys of a block: the kernel copies a mask whose rows end elsewhere
 
 
@@ -290,6 +290,13 @@ def window_bias(shape: BlockShape, tokens_before: int, dtype: torch.dtype, devic
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
+@lru_cache(maxsize=8)  # of a tensor that layers have in common, so that they keep one for the backward pass
+def with_sink(visible: Tensor) -> Tensor:
+    """(..., queries, keys) -> (..., queries, 1 + keys), whether a key is seen or what is added to its score: the first is seen by all."""
+    width = 1 + visible.shape[-1]
+    return F.pad(visible, (1, -width % _ALIGNMENT), value=visible.dtype == torch.bool)[..., :width]
+
+
 class CappedAttention(ScaledDotProductAttention):
     """Attention whose scores approach a largest value as by tanh (Gemma 2, section 2.2): cap * tanh(score / cap).
 
@@ -368,19 +375,19 @@ class SinkAttention(ScaledDotProductAttention):
 
     def _weigh(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
         """See `ScaledDotProductAttention.attend`; the sink is seen by all."""
-        return self._kernel(query, key, value, dropout, attn_mask=F.pad(visible, (1, 0), value=visible.dtype == torch.bool))
+        return self._kernel(query, key, value, dropout, attn_mask=with_sink(visible))
 
     def _kernel(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, **mask: Any) -> Tensor:
         key, value = _for_every_head(query, key, value)
         head_dim = query.shape[-1]
         scale = head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale
         batch, num_heads, num_queries, _ = query.shape
-        one = F.pad(query.new_ones(()).expand(batch, num_heads, num_queries, 1), (0, _SINK_DIMENSIONS - 1))
-        sink = F.pad((self.softmax_offset / scale)[:, None, None], (head_dim, _SINK_DIMENSIONS - 1)).expand(batch, -1, -1, -1)
+        one = F.pad(query.new_ones(()).expand(batch, num_heads, num_queries, 1), (0, SINK_DIMENSIONS - 1))
+        sink = F.pad((self.softmax_offset / scale)[:, None, None], (head_dim, SINK_DIMENSIONS - 1)).expand(batch, -1, -1, -1)
         context = F.scaled_dot_product_attention(
             torch.cat([query, one], dim=-1),
-            torch.cat([sink.type_as(key), F.pad(key, (0, _SINK_DIMENSIONS))], dim=2),
-            F.pad(value, (0, _SINK_DIMENSIONS, 1, 0)),
+            torch.cat([sink.type_as(key), F.pad(key, (0, SINK_DIMENSIONS))], dim=2),
+            F.pad(value, (0, SINK_DIMENSIONS, 1, 0)),
             dropout_p=dropout,
             scale=scale,
             **mask,

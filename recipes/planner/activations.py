@@ -7,10 +7,12 @@ hidden unit hold for another layer: GELU, dropout and 16-bit masks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import LayerShape, rotating_share, windowed_share
 from recipes.numbers.recomputation import CORE_ATTENTION, FEED_FORWARD
 
@@ -20,6 +22,10 @@ KERNELS = ("cpu", "gpu", "te")
 On a CPU torch takes RMSNorm and gated units apart and keeps every intermediate result; "gpu" and "te" are read in their
 code and were not measured, as no GPU was available.
 """
+
+# As `nemo_patches.attention` has them.
+WINDOW_BLOCK = 1024  # queries whose keys torch's kernels visit together where there is a window
+SINK_DIMENSIONS = 8  # that queries, keys and values have more where heads have a sink
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,11 @@ def layer_activations(
     if sequence_parallel:
         whole, split = 0, split + whole
     if layer.experts and FEED_FORWARD not in recomputed:
-        whole, split = whole + _permuted_bytes(layer), split + _routed_bytes(layer)
+        split += _routed_bytes(layer)
+        if has_biased_experts(model):  # each rank has all of them, and its own tokens
+            split += _permuted_bytes(layer)
+        else:
+            whole += _permuted_bytes(layer)
     rotating = rotating_share(model) if model.get("position_embedding_type") == "rope" else 0.0
     rotations = round(4 * int(layer.head_dim * model.get("rotary_percent", 1.0)) * layer.item * rotating)
     once = rotations * sequence_length // context_parallel_size
@@ -177,6 +187,8 @@ def _attention_bytes(layer: _Layer) -> float:
 def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
     shape, item = layer.shape, layer.item
     result = item * shape.attention
+    if layer.model.get("softmax_type") == "learnable" and CORE_ATTENTION not in layer.recomputed:
+        return result + _sink_attention_bytes(layer, has_window=has_window)
     is_kept = not (layer.model.get("attn_logit_softcapping") or CORE_ATTENTION in layer.recomputed or layer.gathers_keys)
     statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is recomputed
     is_masked = (layer.document_mask or has_window) and is_kept and layer.kernels != "te"
@@ -193,6 +205,19 @@ def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
     if is_masked:  # the results of all documents or blocks, and what they are put together to
         result *= 2
     return kept + result + statistics
+
+
+def _sink_attention_bytes(layer: _Layer, *, has_window: bool) -> float:
+    """Per token: queries, copied keys and values of every head, and the result, all with more dimensions and the sink as a key (`SinkAttention`)."""
+    wide, length = layer.shape.attention + SINK_DIMENSIONS * layer.heads, layer.sequence_length
+    window = layer.model.get("window_size")
+    if layer.document_mask:
+        return 4 * layer.item * wide + 4 * layer.heads
+    if not has_window or window is None:  # with the sink as a query, too
+        return (4 * layer.item * wide + 4 * layer.heads) * (1 + 1 / length)
+    num_blocks = math.ceil(length / WINDOW_BLOCK)
+    more_keys = (num_blocks + (num_blocks - 1) * window[0]) / length
+    return layer.item * (4 + 2 * more_keys) * wide + 4 * layer.heads
 
 
 def _num_groups(layer: _Layer) -> int:
@@ -224,8 +249,9 @@ def _feed_forward_bytes(layer: _Layer) -> int:
     if not layer.shape.is_gated:
         return item * ffn * (1 if activation == "relu" else 2)  # ReLU's output says where its input was above 0
     is_fused = layer.kernels != "cpu" and activation == "silu"
-    # Gate and up, the product; the activated gate, and up plus an offset; the product times the share of an expert.
-    return item * ffn * (3 if is_fused else 6 if layer.experts else 5)
+    # Gate and up, the product; the activated gate, and up plus an offset; the product times the share of an expert; the gate that was clamped.
+    is_clamped = layer.model.get("activation_func_clamp_value") is not None
+    return item * ffn * (3 if is_fused else 6 + is_clamped if layer.experts else 5)
 
 
 def _routed_bytes(layer: _Layer) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.recomputation import FEED_FORWARD, resolved
 from recipes.planner.activations import LayerBytes, layer_activations, norm_bytes
 from recipes.planner.layout import Layout
-from recipes.planner.parameters import PlannedModel
+from recipes.planner.parameters import PlannedModel, RankParameters
 
 GIB = 2**30
 # What CUDA, NCCL and the allocator's gaps take besides tensors: assumed, after the 2-3 GiB that runs of this size show.
@@ -80,12 +81,13 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         logits = _logit_bytes(model, item, kernels) * tokens * model.predicted_share * model.vocab_rows / tensor
     at_work = max(tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor, _gathered_bytes(model, layout, item))
     if chosen := model.config.get("moe_router_topk"):  # copies of the tokens, and what comes of them, in the order of experts
-        at_work = max(at_work, 2.0 * tokens * item * chosen * model.shape.hidden)
+        ranks = tensor if has_biased_experts(model.config) else 1
+        at_work = max(at_work, 2.0 * tokens * item * chosen * model.shape.hidden / ranks)
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,
         gradients=rank.trained * 4,
-        optimizer=rank.trained * optimizer_bytes(layout) / (layout.weight_copies if layout.distributed_optimizer else 1),
+        optimizer=_updated_numbers(rank, layout) * optimizer_bytes(layout),
         activations=kept.whole * in_flight,
         logits=logits,
         head=head,
@@ -93,6 +95,13 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         gathered=tokens * item * model.shape.hidden if layout.sequence_parallel else 0.0,
         loading=_halves(model, layers, layout) if model.shape.is_gated else 0.0,
     )
+
+
+def _updated_numbers(rank: RankParameters, layout: Layout) -> float:
+    """Trained numbers of a rank of which it has the optimizer's state."""
+    if not layout.distributed_optimizer:
+        return rank.trained
+    return (rank.trained - rank.copied + rank.copied / layout.tensor_parallel_size) / layout.weight_copies
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,7 @@ def _halves(model: PlannedModel, layers: Iterable[int], layout: Layout) -> float
     """Bytes of a rank's first feed-forward matrices and of their part of the optimizer's state, which are put together when all is read."""
     first = "mlp.experts.experts.linear_fc1" if "num_moe_experts" in model.config else "mlp.linear_fc1"
     names = [f"decoder.layers.{index}.{first}.weight" for index in layers]
-    held = sum(model.parameters[name].numel for name in names) / layout.tensor_parallel_size
+    held = sum(model.parameters[name].numel for name in names) / (1 if has_biased_experts(model.config) else layout.tensor_parallel_size)
     trained = sum(model.parameters[name].numel for name in names if name not in model.frozen) / layout.tensor_parallel_size
     replicas = layout.weight_copies if layout.distributed_optimizer else 1
     return held * (2 if layout.is_half else 4) + trained * optimizer_bytes(layout) / replicas
@@ -225,7 +234,7 @@ def unkept_bytes(
     inputs: dict[str, float] = {"self_attention.linear_qkv": cut}
     if chosen := model.config.get("moe_router_topk"):
         if not without_feed_forward:  # the router keeps its input whatever becomes of its weights
-            inputs["mlp.experts.experts.linear_fc1"] = chosen * shape.hidden
+            inputs["mlp.experts.experts.linear_fc1"] = chosen * (cut if has_biased_experts(model.config) else shape.hidden)
             inputs["mlp.experts.experts.linear_fc2"] = shape.ffn / tensor_parallel_size
     elif not without_feed_forward:  # otherwise its input is kept to recompute it
         inputs["mlp.linear_fc1"] = cut
@@ -317,7 +326,7 @@ def estimate_host(model: PlannedModel, layout: Layout) -> HostEstimate:
             tensor_parallel_size=layout.tensor_parallel_size, pipeline_parallel_size=layout.pipeline_parallel_size, stage=stage
         )
         of_model = max(rank.held / replicas, min(rank.held, largest / layout.tensor_parallel_size)) * item
-        saved = max(saved, rank.trained * _SAVED_BYTES / replicas + of_model)
+        saved = max(saved, _updated_numbers(rank, replace(layout, distributed_optimizer=True)) * _SAVED_BYTES + of_model)
         read = max(read, largest * item, 4 * min(largest / layout.tensor_parallel_size, rank.trained / replicas))
     processes = min(layout.devices_per_node, layout.num_devices)
     return HostEstimate(processes, save=processes * saved, load=processes * 2 * read)

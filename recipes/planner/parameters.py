@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from conversion.checkpoints.factors import COORDINATES, PRIMITIVES
 from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import LayerShape, flops_per_token, sees_both_sides
 
 SECOND_HEAD = "second_head.weight"
@@ -117,9 +118,9 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
         layer = {name: found for name, found in layer.items() if not name.startswith((fc1, fc2))}
         layer |= {"mlp.router.weight": (narrow, False)}
         first, second = "mlp.experts.experts.linear_fc1.", "mlp.experts.experts.linear_fc2."
-        # Those with biases are on every rank as a whole (`nemo_patches.engine_model`).
-        layer |= {f"{first}weight": (2 * wide, not has_biases), f"{second}weight": (wide, not has_biases)}
-        if has_biases:
+        is_whole = has_biased_experts(model)
+        layer |= {f"{first}weight": (2 * wide, not is_whole), f"{second}weight": (wide, not is_whole)}
+        if is_whole:
             layer |= {"mlp.router.bias": (experts, False), f"{second}bias": (narrow, False)}
             layer |= {f"{first}bias": (2 * experts * model["moe_ffn_hidden_size"], False)}
         names = (names[0], "pre_mlp_layernorm.")
@@ -167,10 +168,15 @@ def adapters(model: Mapping[str, Any], *, rank: int) -> dict[str, Parameter]:
 
 @dataclass(frozen=True)
 class RankParameters:
-    """Parameters of one rank: all of them, and those that some step changes."""
+    """Parameters of one rank: all of them, and those that some step changes.
+
+    Attributes:
+        copied: of `trained`, experts that every tensor-parallel rank has as a whole: these ranks share the optimizer's state of them.
+    """
 
     held: int
     trained: int
+    copied: int
 
 
 @dataclass(frozen=True)
@@ -233,17 +239,17 @@ class PlannedModel:
         counts = [self._counts[place] for place in places]
         if self.is_tied and stage == pipeline_parallel_size - 1 > 0:  # a copy of the token table, as the output layer
             counts.append(self._token_table)
-        held = sum(split // tensor_parallel_size + whole for split, whole, _, _ in counts)
-        trained = sum(split // tensor_parallel_size + whole for _, _, split, whole in counts)
-        return RankParameters(held, trained)
+        held = sum(count.split_held // tensor_parallel_size + count.whole_held for count in counts)
+        trained = sum(count.split_trained // tensor_parallel_size + count.whole_trained for count in counts)
+        return RankParameters(held, trained, sum(count.copied for count in counts))
 
     @cached_property
     def _counts(self) -> dict[int, _Counts]:
         """Numbers of each place."""
         totals: dict[int, list[int]] = {}
         for name, parameter in self.parameters.items():
-            total = totals.setdefault(parameter.place, [0, 0, 0, 0])
-            for index, count in enumerate(_counts_of(parameter, is_trained=name not in self.frozen)):
+            total = totals.setdefault(parameter.place, [0, 0, 0, 0, 0])
+            for index, count in enumerate(_counts_of(parameter, is_trained=name not in self.frozen, is_expert=".mlp.experts." in name)):
                 total[index] += count
         return {place: _Counts(*total) for place, total in totals.items()}
 
@@ -253,14 +259,15 @@ class PlannedModel:
 
 
 class _Counts(NamedTuple):
-    """Numbers of parameters: split over ranks or whole on each, held or trained."""
+    """Numbers of parameters: split over ranks or whole on each, held or trained; and trained experts that are whole on each."""
 
     split_held: int
     whole_held: int
     split_trained: int
     whole_trained: int
+    copied: int
 
 
-def _counts_of(parameter: Parameter, *, is_trained: bool) -> _Counts:
+def _counts_of(parameter: Parameter, *, is_trained: bool, is_expert: bool = False) -> _Counts:
     split, whole = (parameter.numel, 0) if parameter.is_split else (0, parameter.numel)
-    return _Counts(split, whole, split * is_trained, whole * is_trained)
+    return _Counts(split, whole, split * is_trained, whole * is_trained, whole * is_trained * is_expert)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import divisors
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
@@ -82,7 +83,10 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
     unit = asked.batch_unit or batch
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
-            for context in legal_context_sizes(asked, limit=num_devices // (tensor * pipeline)):
+            most = (
+                1 if model.config.get("softmax_type") == "learnable" else num_devices // (tensor * pipeline)
+            )  # see recipes.rules.layout_checks
+            for context in legal_context_sizes(asked, limit=most):
                 replicas, left = divmod(num_devices, tensor * context * pipeline)
                 if left or not replicas or unit % replicas:
                     continue
@@ -120,5 +124,5 @@ def legal_context_sizes(asked: Layout, *, limit: int) -> list[int]:
 def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int) -> list[int]:
     """Tensor-parallel sizes that divide heads, feed-forward layer (of an expert) and vocabulary, up to a limit."""
     groups = model.get("num_query_groups", model["num_attention_heads"])
-    width = model["moe_ffn_hidden_size" if "num_moe_experts" in model else "ffn_hidden_size"]
+    width = groups if has_biased_experts(model) else model["moe_ffn_hidden_size" if "num_moe_experts" in model else "ffn_hidden_size"]
     return [n for n in divisors(groups) if n <= limit and width % n == 0 and vocab_rows % n == 0]

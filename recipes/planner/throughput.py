@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import visible_share
 from recipes.numbers.recomputation import CORE_ATTENTION, FEED_FORWARD, resolved
+from recipes.planner.activations import WINDOW_BLOCK
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import layer_bytes
@@ -41,7 +43,6 @@ CALIBRATED = Efficiency(products=0.643, attention=0.358, recomputation=0.145)
 # Of each byte kept for the backward pass, counted: written and read forward, read backward, its gradient written and read.
 _PASSES = 5
 _SCORE_BYTES = 8  # of a capped score: in 16 bit after the cap, in 32 bit after the softmax, in 16 bit as a weight
-WINDOW_BLOCK = 1024  # queries whose keys torch's kernels visit together where there is a window, as `nemo_patches.attention` has it
 STEP_SECONDS = 0.02  # assumed: gradient norm, batch, logging, the first launch
 _FLASH_FORWARD, _FLASH_BACKWARD = 2, 5  # products over the scores; the backward pass computes the scores again
 
@@ -115,13 +116,19 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
     vocab_columns = model.num_heads * model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
     again = _again(layout, num_layers, efficiency)
-    # Experts compute one after the other, each with its part of the tokens (here: as many as every other).
+    # Experts compute one after the other, each with its part of the tokens (here: as many as every other), on the ranks that have parts of it, or
+    # of their own tokens.
     experts, chosen = model.config.get("num_moe_experts") or 1, model.config.get("moe_router_topk") or 1
+    of_tokens, of_width = (tensor, 1) if has_biased_experts(model.config) else (1, tensor)
     around_attention, feed_forward = (
-        parts * sum(product_seconds(tokens * ways // parts, inputs, outputs, gpu, efficiency) for inputs, outputs in products)
-        for parts, ways, products in (
-            (1, 1, ((shape.hidden, shape.qkv // tensor), (shape.attention // tensor, shape.hidden))),
-            (experts, chosen, ((shape.hidden, shape.ffn_input // chosen // tensor), (shape.ffn // chosen // tensor, shape.hidden))),
+        parts * sum(product_seconds(rows, inputs, outputs, gpu, efficiency) for inputs, outputs in products)
+        for parts, rows, products in (
+            (1, tokens, ((shape.hidden, shape.qkv // tensor), (shape.attention // tensor, shape.hidden))),
+            (
+                experts,
+                tokens * chosen // experts // of_tokens,
+                ((shape.hidden, shape.ffn_input // chosen // of_width), (shape.ffn // chosen // of_width, shape.hidden)),
+            ),
         )
     )
     kept = layer_bytes(model, layout, is_half=True, kernels=kernels).of(tokens)

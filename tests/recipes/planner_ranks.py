@@ -19,6 +19,7 @@ from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
+from nemo_patches.whole_experts import has_biased_experts
 from tests.recipes.small_inputs import LENGTH, MICRO_BATCH
 
 DOCUMENT = 16
@@ -31,9 +32,10 @@ AGAIN: dict[str, dict[str, Any]] = {
 
 def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], tensor_parallel_size: int, context_parallel_size: int = 1) -> dict[str, float]:
     """Bytes that the forward pass keeps for the backward pass for each layer of some models, by "family precision"."""
-    set_layout(tensor_parallel_size=tensor_parallel_size, context_parallel_size=context_parallel_size)
-    found = {}
+    found, layout = {}, None
     for name, model in models.items():
+        if layout != (layout := not has_biased_experts(model)):
+            set_layout(tensor_parallel_size=tensor_parallel_size, context_parallel_size=context_parallel_size, cuts_experts=layout)
         for precision in ("bf16", "32"):
             few, many = (_kept_bytes(_with_layers(model, layers), name, precision) for layers in (2, 4))
             found[f"{name} {precision}"] = (many - few) / 2
@@ -122,7 +124,10 @@ def _allocated(
     adapter_rank: int = 0,
 ) -> dict[str, int]:
     torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    parallel_state.initialize_model_parallel(tensor, pipeline, context_parallel_size=context, create_gloo_process_groups=False)
+    expert_tensor = 1 if has_biased_experts(model) else tensor
+    parallel_state.initialize_model_parallel(
+        tensor, pipeline, context_parallel_size=context, expert_tensor_parallel_size=expert_tensor, create_gloo_process_groups=False
+    )
     model_parallel_cuda_manual_seed(1)
     lora = {"lora": LoRA(adapter_rank, 32.0, 0.05, seed=1)} if adapter_rank else {}
     half = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.bfloat16)
@@ -147,18 +152,18 @@ def _allocated(
         for name, parameter in engine.named_parameters():
             parameter.requires_grad_(not frozen or not name.startswith(frozen) or ".lora." in name)
         replica = DistributedDataParallel(config, settings, engine)
-        [optimizer] = get_megatron_optimizer(adam, [replica], use_gloo_process_groups=False).chained_optimizers
-        if distributed_optimizer:
-            optimizer._init_optimizer_states_with_dummy_values()
-            masters = [tensor for group in optimizer.shard_fp32_from_float16_groups for tensor in group]
-            moments = [state[name] for state in optimizer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-        else:
-            masters = [tensor for group in optimizer.fp32_from_float16_groups for tensor in group]
-            moments = masters * 2  # of the same shapes, and made with the first step
+        state: list[torch.Tensor] = []
+        for optimizer in get_megatron_optimizer(adam, [replica], use_gloo_process_groups=False).chained_optimizers:
+            if distributed_optimizer:
+                optimizer._init_optimizer_states_with_dummy_values()
+                state += [tensor for group in optimizer.shard_fp32_from_float16_groups for tensor in group]
+                state += [moments[name] for moments in optimizer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+            else:  # both moments have the same shapes as the 32-bit copies, and are made with the first step
+                state += 3 * [tensor for group in optimizer.fp32_from_float16_groups for tensor in group]
     found = {
         "parameters": _bytes(engine.parameters()),
-        "gradients": _bytes(buffer.grad_data for buffer in replica.buffers),
-        "optimizer": _bytes([*masters, *moments]),
+        "gradients": _bytes(buffer.grad_data for buffer in (*replica.buffers, *replica.expert_parallel_buffers)),
+        "optimizer": _bytes(state),
     }
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()

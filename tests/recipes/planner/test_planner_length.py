@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from recipes.numbers.arithmetic import flops_per_token, visible_share
+from recipes.planner.activations import SINK_DIMENSIONS, WINDOW_BLOCK
 from recipes.planner.hardware import GPUS
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import judge, ranked
-from recipes.planner.throughput import CALIBRATED, WINDOW_BLOCK
+from recipes.planner.throughput import CALIBRATED
 from tests.processes import ROOT
 from tests.recipes.numbers.test_arithmetic import OPT_1B
 
@@ -45,8 +46,9 @@ def test_a_model_like_gemma_3_needs_a_fifth_of_the_attention() -> None:
     assert attention == pytest.approx((without - products) * visible_share(model, 65_536))
 
 
-def test_the_planner_visits_windows_as_the_engine_does() -> None:
-    assert f"\nWINDOW_BLOCK = {WINDOW_BLOCK}  #" in (ROOT / "nemo_patches/attention.py").read_text()  # read, as importing it costs seconds
+def test_the_planner_attends_as_the_engine_does() -> None:
+    attention = (ROOT / "nemo_patches/attention.py").read_text()  # read, as importing it costs seconds
+    assert f"\nWINDOW_BLOCK = {WINDOW_BLOCK}  #" in attention and f"\nSINK_DIMENSIONS = {SINK_DIMENSIONS}  #" in attention
 
 
 def test_tensor_parallelism_over_two_nodes_runs_at_the_networks_rate() -> None:
