@@ -281,6 +281,7 @@ def group_name(group: Any) -> str:
             "PP": parallel_state.get_pipeline_model_parallel_group(),
             "CP": parallel_state.get_context_parallel_group(),
             "DP": parallel_state.get_data_parallel_group(with_context_parallel=True),
+            "DP of experts": parallel_state.get_expert_data_parallel_group(),
         }
     ranks = _ranks_of(group)
     for name, other in known.items():

@@ -40,6 +40,7 @@ with quiet_imports():
     from lightning.pytorch.callbacks import Callback
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.moe.experts import SequentialMLP
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
     from torch import Tensor
     from torch.distributed.checkpoint.storage import WriteResult
 
@@ -101,6 +102,7 @@ def rehearse_rank(
     start, processor = time.monotonic(), time.process_time()
     masked_positions.predicted_places = partial(_some_places, share=predicted_share(recipe))
     experts_of_a_token[0] = inputs.model.get("moe_router_topk", 0)
+    MoEAuxLossAutoScaler.main_loss_backward_scale = None  # which Megatron keeps, on the device of another rank
     all_micro_batches = recipe.accumulation_steps
     micro_batches = min(all_micro_batches, recipe.parallel.pipeline_parallel_size + 1)
     batch = micro_batches * recipe.schedule.micro_batch_size * recipe.parallel.data_parallel_size
@@ -281,7 +283,8 @@ class _Steps(Callback):
         account = self._account
         chunks = list(trainer.strategy.megatron_parallel)  # type: ignore[attr-defined]
         account.call((parameter for chunk in chunks for parameter in chunk.parameters()), "parameters")
-        buffers = [buffer for chunk in chunks for buffer in getattr(chunk, "buffers", ()) if hasattr(buffer, "grad_data")]
+        kinds = ("buffers", "expert_parallel_buffers")
+        buffers = [buffer for chunk in chunks for kind in kinds for buffer in getattr(chunk, kind, ()) if hasattr(buffer, "grad_data")]
         account.call((buffer.param_data for buffer in buffers if buffer.param_data is not None), "parameters")
         account.call((buffer.grad_data for buffer in buffers), "gradients")
         for optimizer in trainer.optimizers:

@@ -74,6 +74,9 @@ CASES = {
     "qwen3, experts": Case(
         "low_resource/llama3", overrides=(*NODE, "parallel.sequence_parallel=true"), num_layers=2, hf=PUBLISHED["qwen3-30b-a3b"]
     ),
+    "gpt-oss, whole experts": Case(
+        "low_resource/llama3", "0,3", (*NODE, *PIPELINE, "parallel.sequence_parallel=true"), num_layers=2, hf=PUBLISHED["gpt-oss-20b"]
+    ),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
