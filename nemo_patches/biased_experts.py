@@ -33,7 +33,9 @@ class SecondLinearOfExpert(RowParallelLinear):  # type: ignore[misc]
 
 
 def _sum_over_all_copies(linear: nn.Module) -> None:
+    # Gradients are summed as those of dense layers, but in buffers of experts: over all ranks that have these experts, and by tensor-parallel ranks
+    # not once more.  Each of these has a part of them, which counts in the norm.
+    attributes = {"allreduce": False, "sequence_parallel": False, "tensor_model_parallel": True}
     for parameter in linear.parameters():
-        parameter.allreduce = False  # with the gradients of dense layers, but in buffers of experts: over all ranks that have these experts
-        parameter.sequence_parallel = False  # or tensor-parallel ranks would sum once more
-        parameter.tensor_model_parallel = True  # or one of these ranks alone would count its part of them in the norm of the gradients
+        for name, value in attributes.items():
+            setattr(parameter, name, value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from common.plain_files import read_json
 from conversion import hf_to_nemo
 from nemo_patches.stand_ins import VERSIONS
 from tests.conftest import Inputs
@@ -157,6 +159,22 @@ def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_n
     expected = runs.train("adapters", *adapters)
     found = runs.train("adapters with it", *adapters, transformer_engine=NEWEST)
     assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
+
+
+@pytest.mark.long
+def test_experts_with_biases_are_trained_by_megatrons_layers_where_it_is_installed(inputs: Inputs, tmp_path: Path) -> None:
+    """As everywhere: their optimizer and that of all else are fused ones, and resume from those without it."""
+    vocab_size = read_json(inputs.hf / "config.json")["vocab_size"]
+    save_tiny_model("gpt_oss", tmp_path / "hf", tokenizer_dir=inputs.tokenizer, vocab_size=vocab_size)
+    hf_to_nemo.convert(tmp_path / "hf", tmp_path / "nemo")
+    runs = Runs(replace(inputs, checkpoint=tmp_path / "nemo"), tmp_path)
+    expected = runs.train("without", "parallel.sequence_parallel=true")
+    found = runs.train("with", "parallel.sequence_parallel=true", transformer_engine=IMAGE)
+    assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
+    assert found["gradient_norms"] == pytest.approx(expected["gradient_norms"], rel=1e-4)
+    shutil.rmtree(tmp_path / "without/checkpoints/step_0000006")
+    resumed = runs.train("without", "parallel.sequence_parallel=true", transformer_engine=IMAGE)
+    assert resumed["losses"] == pytest.approx(expected["losses"][3:], abs=2e-5)
 
 
 @pytest.mark.long
