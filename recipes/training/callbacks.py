@@ -77,6 +77,10 @@ class StepSeed(Callback):
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Seed the validation before the first step: with sequence parallelism it asks for states that Megatron makes on GPUs alone."""
+        self.on_train_batch_start(trainer, pl_module, batch=None, batch_idx=0)
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed the step that begins."""
         stage, piece = parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_context_parallel_rank()
