@@ -17,6 +17,7 @@ import argparse
 import fnmatch
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class Method:
         """
         if self.name == "slerp" and len(models) != 2:
             raise ValueError(f"--method slerp interpolates between two models; there are {len(models)} in --models")
+        if self.name == "slerp" and (self.patterns or set(self.weights) != {1.0}):
+            raise ValueError("--method slerp interpolates by --place, and weights have no effect; leave them out")
         if not 0 <= self.place <= 1:
             raise ValueError(f"--place is {self.place:g}; expected 0, the first model, to 1, the second")
         if not 0 < self.density <= 1:
@@ -137,7 +140,7 @@ def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments:
     target = work.target
     require_alike(target, work.others)
     work.method.require_sense(work.models, list(target.tables.tensors))
-    chat = _chat_files(work)
+    files = _chat_files(work)
     for model in (target, *work.others):
         if (manifest := read_manifest(model.hf.directory)) is not None:
             check_files(model.hf.directory, manifest, contents=False)
@@ -155,11 +158,10 @@ def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments:
             digests = write_hf_weights(staging, counted(tensors, progress.advance))
         copy_companions(target.hf.directory, staging)
         copy_config(target.hf.directory, staging)
+        for name, content in files.items():
+            (staging / name).write_bytes(content)
         if dtype is not None:
             _set_dtype(staging / "config.json", dtype)
-        for name, content in chat.items():
-            (staging / name).parent.mkdir(exist_ok=True)
-            (staging / name).write_bytes(content)
         (staging / "README.md").write_text(_card(work, output_dir.name), encoding="utf-8")
         inputs = {model.name: model.hf.digest() for model in (target, *work.others)}
         return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
@@ -176,6 +178,9 @@ def merged_tensors(work: Merge, *, dtype: str | None = None) -> Iterator[Any]:
     mapped = {model: mapped_to(work.target, model, missing=work.missing, record=record) for model in (work.target, *work.others)}
     of_tokens = {tensor.name for tensor in work.target.tables.row_tensors}
     for name, tensor in work.target.tables.tensors.items():
+        if not tensor.dtype.is_floating_point:  # positions or a mask, the same in all models
+            yield tensor
+            continue
         kind = tensor.dtype if dtype is None else getattr(torch, dtype)
         made = partial(_blocks, work, mapped, name, name in of_tokens, kind)
         yield LazyTensor.of_blocks(name, tensor.shape, kind, made)
@@ -214,7 +219,13 @@ def _blocks(work: Merge, mapped: Mapping[Model, Mapped], name: str, of_tokens: b
             is_taken = chat[0][first:last]
             if is_taken.any():
                 block[is_taken] = chat[1](first, last)[is_taken]
-        yield (block if shape else block.view(())).to(dtype)
+        block = block.to(dtype)
+        if not block.isfinite().all():
+            raise ValueError(
+                f"{name} of the merge would hold values that are NaN or infinite in {str(dtype).removeprefix('torch.')}; look for such in the models"
+                " with `python -m conversion.inspect --deep`, or give smaller weights or another --dtype"
+            )
+        yield block
 
 
 def _filled(rows: Rows, start: Rows, mapped: Mapped, of_tokens: bool) -> Rows:
@@ -318,11 +329,14 @@ def _card(work: Merge, name: str) -> str:
 
 
 def _set_dtype(path: Path, dtype: str) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("torch_dtype", "dtype"):
-        if key in config:
-            config[key] = dtype
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    content = _with_dtype(json.loads(path.read_text(encoding="utf-8")), dtype)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """A config with another dtype, also of each of a multimodal model's parts."""
+    parts = {key: _with_dtype(value, dtype) for key, value in config.items() if isinstance(value, dict)}
+    return {**config, **parts, **{key: dtype for key in ("torch_dtype", "dtype") if key in config}}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -373,7 +387,12 @@ def _weighted(text: str, base: Path | None) -> tuple[str, Path, float]:
         folder = folder.removesuffix(f"-{base}")
     if not math.isfinite(weight):
         raise ValueError(f"the weight of {text} is {weight:g}; expected a number")
-    return (name if equals else Path(folder).name), Path(folder), weight
+    return (name if equals else _name(Path(folder))), Path(folder), weight
+
+
+def _name(folder: Path) -> str:
+    """What a folder is called, also where it is given as `.`."""
+    return os.path.basename(os.path.abspath(folder))
 
 
 def _patterns(path: Path | None) -> dict[str, dict[str, float]]:
@@ -413,14 +432,19 @@ def _work(arguments: argparse.Namespace) -> Merge:
     folders = {name: folder for name, folder, _ in listed}
     if len(folders) < len(listed):
         raise ValueError(f"two of {', '.join(name for name, _, _ in listed)} have one name; give names of your own, NAME=DIR")
+    if len({folder.resolve() for folder in folders.values()}) < len(folders):
+        raise ValueError(f"two of {', '.join(folders)} are one folder; give it once")
     opened: dict[Path, Model] = {}
 
     def open_model(name: str, folder: Path) -> Model:
-        return opened.setdefault(folder.resolve(), Model.open(name, folder))
+        if (place := folder.resolve()) not in opened:
+            is_taken = name in {model.name for model in opened.values()}
+            opened[place] = Model.open(str(folder) if is_taken else name, folder)
+        return opened[place]
 
     models = tuple(open_model(name, folder) for name, folder in folders.items())
-    base = open_model(arguments.base.name, arguments.base) if arguments.base else None
-    target = open_model(arguments.to.name, arguments.to) if arguments.to else base or models[0]
+    base = open_model(_name(arguments.base), arguments.base) if arguments.base else None
+    target = open_model(_name(arguments.to), arguments.to) if arguments.to else base or models[0]
     by_name = {model.name: model for model in opened.values()}
     if arguments.chat_from is not None and arguments.chat_from not in by_name:
         raise ValueError(f"--chat-from {arguments.chat_from}: there is no such model; there are {', '.join(by_name)}")

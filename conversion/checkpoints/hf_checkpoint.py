@@ -20,6 +20,7 @@ import numpy as np
 from common.artifacts import check_files, digest_files, read_manifest
 from common.own_files import require_own
 from common.plain_files import require_plain_files
+from conversion.checkpoints.adapter import is_adapter
 from conversion.checkpoints.hf_files import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -86,6 +87,10 @@ class HFCheckpoint:
         if not directory.is_dir():
             raise ValueError(f"the checkpoint folder {directory} does not exist")
         require_plain_files(directory)
+        if is_adapter(directory):
+            raise ValueError(
+                f"{directory} is a LoRA adapter; merge it into its base model (merge_and_unload of PEFT) and give the folder of that"
+            )
         config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
         config = in_words_of_both(config, source=str(directory))
         files = find_weights(directory)

@@ -68,7 +68,7 @@ class LazyTensor:
 
     @classmethod
     def of_bits_blocks(cls, name: str, shape: tuple[int, ...], dtype_name: str, blocks: Callable[[], Iterator[Bits]]) -> LazyTensor:
-        """A tensor that is made some rows at a time; each block is (some_rows, ...), the rest as in `shape`."""
+        """A tensor that is made some rows at a time; each block is (some_rows, ...), the rest as in `shape`, and (1,) of a scalar."""
         return cls(name, shape, dtype_name, partial(_joined, blocks, shape, dtype_name), blocks=blocks)
 
     @property
@@ -271,12 +271,12 @@ def _read_and_report(read: Callable[..., Bits], advance: Callable[[int], object]
 
 
 def _joined(blocks: Callable[[], Iterator[Bits]], shape: tuple[int, ...], dtype_name: str) -> Bits:
-    values = np.empty(shape, bits_dtype(dtype_name))
+    values = np.empty(shape or (1,), bits_dtype(dtype_name))
     start = 0
     for block in blocks():
         values[start : start + len(block)] = block
         start += len(block)
-    return values
+    return values.reshape(shape)
 
 
 def release_pages(values: object) -> None:

@@ -60,8 +60,8 @@ def task_arithmetic(start: Rows, deltas: Sequence[Rows], weights: Sequence[float
 def ties(start: Rows, deltas: Sequence[Rows], weights: Sequence[float], shape: Sequence[int], *, density: float) -> Iterator[Tensor]:
     """Start and what the largest differences agree on (TIES, Yadav et al. 2023).
 
-    Of each difference the share `density` of the largest magnitudes is kept; each element gets the sign of the sum of what is kept, times
-    weights, and is the mean, by weights, of those that have that sign.
+    Of each difference the share `density` of the largest magnitudes is kept, at least one; each element gets the sign of the sum of what
+    is kept, times weights, and is the mean, by weights, of those that have that sign.
     """
     trims = [_Trim.of(delta, shape, density) for delta in deltas]
     for block in blocks(shape):
@@ -129,8 +129,9 @@ class _Trim:
     @classmethod
     def of(cls, rows: Rows, shape: Sequence[int], density: float) -> _Trim:
         """Find the smallest magnitude that is kept: by its upper sixteen bits, then by all of them (magnitudes are ordered as their bits are)."""
-        num_kept = int(density * math.prod(shape))
-        if num_kept == math.prod(shape):
+        num_elements = math.prod(shape)
+        num_kept = min(num_elements, max(1, int(density * num_elements)))
+        if num_kept == num_elements:
             return cls(-1.0, 0)
         upper = torch.zeros(1 << 16, dtype=torch.int64)
         for block in blocks(shape):
@@ -161,5 +162,5 @@ def _bits(rows: Tensor) -> Tensor:
 def _place(counts: Tensor, num_kept: int) -> tuple[int, int]:
     """The highest number from which on at least `num_kept` are counted, and how many are counted above it."""
     from_here = counts.flip(0).cumsum(0).flip(0)
-    number = int(torch.nonzero(from_here >= num_kept).max()) if num_kept else len(counts) - 1
+    number = int(torch.nonzero(from_here >= num_kept).max())
     return number, int(from_here[number] - counts[number])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from conversion.checkpoints.hf_checkpoint import QUANTIZATION, HFCheckpoint
-from conversion.checkpoints.hf_files import language_part
+from conversion.checkpoints.hf_checkpoint import QUANTIZATION, HFCheckpoint, same_bits
+from conversion.checkpoints.hf_files import language_part, load_config
 from conversion.checkpoints.vocabulary_edit import Tables
 from conversion.embeddings.report.files import REPORT_NAME
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
@@ -29,8 +29,12 @@ KEEP, PIECES = "keep", "pieces"
 _MAY_DIFFER = {
     "_name_or_path", "transformers_version", "torch_dtype", "dtype", "vocab_size", "tie_word_embeddings", "use_cache", "bos_token_id",
     "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "architectures", "max_position_embeddings", "attention_dropout", "dropout",
-    "hidden_dropout", "initializer_range", "text_config", "quantization_config", "pretraining_tp",
+    "hidden_dropout", "initializer_range", "text_config", "quantization_config", "pretraining_tp", "transformers.js_config", "unsloth_fixed",
+    "unsloth_version", "_attn_implementation_autoset",
 }  # fmt: skip
+
+
+_RECOMPUTED = ".rotary_emb.inv_freq"  # computed from rope_theta; old checkpoints carry it
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,9 @@ class Model:
         hf = HFCheckpoint.open(folder)
         if QUANTIZATION in hf.config:
             raise ValueError(f"{folder} is quantized ({QUANTIZATION} in config.json); merge the model that it was made from")
-        return cls(name, hf, Tables.of(hf))
+        tables = Tables.of(hf)
+        kept = {name: tensor for name, tensor in tables.tensors.items() if not name.endswith(_RECOMPUTED)}
+        return cls(name, hf, replace(tables, tensors=kept))
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -133,31 +139,55 @@ def require_alike(target: Model, others: Sequence[Model]) -> None:
                 f"{other.name} is of the type {other.hf.model_type or '(none)'}, but {target.name} of {target.hf.model_type}; only models of one"
                 " architecture can be merged"
             )
-        configs = [{**model.hf.config, **(language_part(model.hf.config) or {})} for model in (target, other)]
-        for key in sorted({key for config in configs for key in config} - _MAY_DIFFER):
-            ours, theirs = (_told(config.get(key)) for config in configs)
-            if ours != theirs:
-                raise ValueError(
-                    f"config.json of {other.name} has {key} {theirs!r}, but that of {target.name} {ours!r}: their weights do not mean the same"
-                )
+        if _different_settings(target.hf.config, other.hf.config) and (
+            different := _different_settings(*map(_with_defaults, (target, other)))
+        ):
+            key, ours, theirs = different[0]
+            raise ValueError(
+                f"config.json of {other.name} has {key} {theirs!r}, but that of {target.name} {ours!r}: their weights do not mean the same"
+            )
         if target.tables.is_tied and not other.tables.is_tied:
             raise ValueError(
                 f"{other.name} has an output layer of its own, but {target.name} has one matrix for both, with no place for it; give it one with"
                 f" `python -m conversion.edit_vocabulary --input {target.hf.directory} --untie --output DIR`"
             )
-        names = {tensor.name for tensor in target.tables.row_tensors}
-        only = [name for name in target.tables.tensors if name not in names and name not in other.tables.tensors]
-        only += [name for name in other.tables.tensors if name not in target.tables.tensors and name != other.tables.output_name]
-        if only:
-            raise ValueError(f"{other.name} and {target.name} do not have the same tensors; only one of them has {only[0]}")
-        for name, tensor in target.tables.tensors.items():
-            theirs, ours = (shape[1:] if name in names else shape for shape in (other.tensor(name, target).shape, tensor.shape))
-            if theirs != ours:
-                raise ValueError(f"{name} is {theirs} in {other.name} and {ours} in {target.name}; only models of one shape can be merged")
+        _require_same_tensors(target, other)
+
+
+def _require_same_tensors(target: Model, other: Model) -> None:
+    names = {tensor.name for tensor in target.tables.row_tensors}
+    only = [name for name in target.tables.tensors if name not in names and name not in other.tables.tensors]
+    only += [name for name in other.tables.tensors if name not in target.tables.tensors and name != other.tables.output_name]
+    if only:
+        raise ValueError(f"{other.name} and {target.name} do not have the same tensors; only one of them has {only[0]}")
+    for name, tensor in target.tables.tensors.items():
+        its = other.tensor(name, target)
+        theirs, ours = (shape[1:] if name in names else shape for shape in (its.shape, tensor.shape))
+        if theirs != ours:
+            raise ValueError(f"{name} is {theirs} in {other.name} and {ours} in {target.name}; only models of one shape can be merged")
+        if not (tensor.dtype.is_floating_point and its.dtype.is_floating_point) and not same_bits(tensor, its):
+            raise ValueError(f"{name} is not the same in {other.name} and {target.name}; only floating-point numbers can be merged")
+
+
+def _different_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Key and both values of what two configs say differently about the meaning of tensors."""
+    first, second = (_told({**config, **(language_part(config) or {})}) or {} for config in (ours, theirs))
+    return [(key, first.get(key), second.get(key)) for key in sorted(first.keys() | second.keys()) if first.get(key) != second.get(key)]
+
+
+def _with_defaults(model: Model) -> Mapping[str, Any]:
+    """A model's config with what transformers assumes where it is silent, as older versions wrote fewer keys."""
+    try:
+        found: dict[str, Any] = load_config(model.hf.directory).to_dict()
+    except Exception:  # whatever transformers raises for a model that it does not know
+        return model.hf.config
+    return found
 
 
 def _told(value: Any) -> Any:
-    """A value of a config as JSON has it, nothing and false being alike."""
+    """A value of a config as JSON has it, without what may differ, nothing and false being alike."""
+    if isinstance(value, dict):
+        return {key: told for key, item in value.items() if key not in _MAY_DIFFER and (told := _told(item)) is not None} or None
     return json.loads(json.dumps(value)) or None
 
 

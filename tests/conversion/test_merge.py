@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +52,15 @@ def tensors(folder: Path) -> Tensors:
     return load_file(folder / "model.safetensors")
 
 
+def edited(folder: Path, output: Path, *, changed: Mapping[str, Tensor] | None = None, **config: Any) -> Path:
+    """A copy with other tensors, and other keys in config.json; None takes a key away."""
+    shutil.copytree(folder, output)
+    save_file({**tensors(folder), **(changed or {})}, output / "model.safetensors", {"format": "pt"})
+    content = {**json.loads((folder / "config.json").read_text()), **config}
+    (output / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    return output
+
+
 def merged(output: Path, *words: str | Path) -> Tensors:
     assert main([*map(str, words), "--output", str(output)]) == 0
     return tensors(output)
@@ -91,7 +102,8 @@ def test_every_method_is_its_formula(models: dict[str, Path], tmp_path: Path, mo
     for method, formula in expected.items():
         more = [] if method in ("linear", "slerp") else ["--base", models["base"]]
         more += ["--density", "1" if "dare" in method else "0.4"] if method.startswith(("ties", "dare")) else []
-        found = merged(tmp_path / method, "--method", method, *two, *more, *(["--place", "0.3"] if method == "slerp" else []))
+        named = ["--models", models["chat"], models["mathematics"], "--place", "0.3"] if method == "slerp" else two
+        found = merged(tmp_path / method, "--method", method, *named, *more)
         for name in base:
             if method != "dare-ties":  # which adds what agrees, and takes no mean
                 torch.testing.assert_close(found[name], formula(name), atol=1e-6, rtol=1e-5, msg=f"{method} {name}")
@@ -100,6 +112,42 @@ def test_every_method_is_its_formula(models: dict[str, Path], tmp_path: Path, mo
     weight = drawn[0]["model.layers.0.mlp.up_proj.weight"] - base["model.layers.0.mlp.up_proj.weight"]
     assert 0.4 < float((weight != 0).float().mean()) < 0.48, "1 - 0.75 ** 2 of the elements have a difference"
     assert all(torch.equal(drawn[0][n], drawn[1][n]) for n in base) and not torch.equal(drawn[0][TABLES[0]], drawn[2][TABLES[0]])
+
+
+@pytest.mark.parametrize("method", ["linear", "slerp", "task-arithmetic", "ties", "dare-linear", "dare-ties"])
+def test_tensors_that_are_no_matrices(models: dict[str, Path], tmp_path: Path, method: str) -> None:
+    """Scalars are merged, of each difference something is kept, and positions stay whole numbers."""
+    odd = {"model.scale": torch.tensor(2.0), "model.none": torch.zeros(0, 4), "model.position_ids": torch.arange(40)[None]}
+    folders = [
+        edited(models[name], tmp_path / name, changed={**odd, "model.scale": torch.tensor(s)}) for name, s in zip(models, (1.0, 2.0, 4.0))
+    ]
+    words: list[str | Path] = ["--method", method, "--models", *folders[1:], "--dtype", "bfloat16"]
+    words += [] if method in ("linear", "slerp") else ["--base", folders[0]]
+    words += ["--density", "0.001" if method == "ties" else "1"] if method.startswith(("ties", "dare")) else []
+    found = merged(tmp_path / "out", *words)
+    assert torch.equal(found["model.position_ids"], odd["model.position_ids"]) and found["model.none"].shape == (0, 4)
+    expected = {"linear": 3.0, "slerp": 3.0, "task-arithmetic": 5.0, "ties": 3.0, "dare-linear": 5.0, "dare-ties": 5.0}
+    assert found["model.scale"].shape == () and found["model.scale"] == expected[method]
+
+
+def test_what_older_and_other_programs_write_is_no_difference(models: dict[str, Path], tmp_path: Path) -> None:
+    """Defaults that an older config.json leaves out, notes of other programs, and positions that are computed; all parts get the dtype."""
+    frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    parts = {"vision_config": {"torch_dtype": "float32", "transformers_version": "4.40"}}
+    old = edited(models["chat"], tmp_path / "old", changed=frequencies, head_dim=None, rope_theta=None, unsloth_fixed=True, **parts)
+    new = edited(models["mathematics"], tmp_path / "new", vision_config={"torch_dtype": "float32"})
+    found = merged(tmp_path / "out", "--method", "linear", "--models", old, new, "--dtype", "bfloat16")
+    assert found.keys() == tensors(new).keys()
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["vision_config"]["torch_dtype"] == config.get("dtype", config.get("torch_dtype")) == "bfloat16"
+
+
+def test_folders_of_one_name_are_told_apart(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = edited(models["chat"], tmp_path / "base")
+    monkeypatch.chdir(models["mathematics"])
+    merged(tmp_path / "out", "--base", models["base"], "--add", ".", "--to", other)
+    manifest = json.loads((tmp_path / "out/scion.json").read_text())
+    assert manifest["inputs"].keys() == {"base", "mathematics", str(other)} and manifest["facts"]["merge"]["to"] == str(other)
 
 
 def test_a_chat_vector_goes_to_another_vocabulary(models: dict[str, Path], tmp_path: Path) -> None:
@@ -183,6 +231,14 @@ def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Pat
     shutil.copytree(chat, narrow)
     held = tensors(narrow)
     save_file({**held, "model.norm.weight": held["model.norm.weight"][:16].clone()}, narrow / "model.safetensors", {"format": "pt"})
+    wrong = torch.full((32,), float("nan"))
+    broken, moved = (
+        edited(chat, tmp_path / name, changed={tensor: value})
+        for name, tensor, value in (("broken", "model.norm.weight", wrong), ("moved", "model.position_ids", torch.arange(1, 5)))
+    )
+    still = edited(maths, tmp_path / "still", changed={"model.position_ids": torch.arange(4)})
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
     rows = {
         "name it with --base": ["--method", "ties", "--models", chat],
         "--method task-arithmetic adds differences to a base model; name it with --base": ["--add", chat, "--to", maths],
@@ -195,6 +251,12 @@ def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Pat
         "--place is 2": ["--method", "slerp", "--models", chat, maths, "--place", "2"],
         "--density is 0": ["--method", "ties", "--base", base, "--models", chat, "--density", "0"],
         "--density is of --method ties and .*, and has no effect with linear": ["--method", "linear", "--models", chat, "--density", "0.2"],
+        "interpolates by --place, and weights have no effect": ["--method", "slerp", "--models", f"{chat}:0.3", maths],
+        "one, two are one folder": ["--method", "linear", "--models", f"one={chat}:0.3", f"two={chat}:0.7"],
+        "model.norm.weight of the merge would hold values that are NaN": ["--method", "linear", "--models", broken, maths],
+        "NaN or infinite in float16": ["--method", "linear", "--models", f"{chat}:1e9", f"{maths}:-0.999999e9", "--dtype", "float16"],
+        "model.position_ids is not the same in moved and still": ["--method", "linear", "--models", still, moved],
+        "is a LoRA adapter": ["--method", "linear", "--models", chat, tmp_path / "adapter"],
         "so the mean is undefined": ["--method", "linear", "--models", f"{chat}:1", f"{maths}:-1"],
         "fits no tensor": ["--method", "linear", "--models", chat, maths, "--weights", tmp_path / "w.yaml"],
         "have one name": ["--method", "linear", "--models", chat, chat],
@@ -244,7 +306,9 @@ def test_as_mergekit(models: dict[str, Path], tmp_path: Path) -> None:
         (tmp_path / "merge.yaml").write_text(yaml.safe_dump(config))
         words = [python, "-m", "mergekit.scripts.run_yaml", str(tmp_path / "merge.yaml"), str(tmp_path / f"their_{theirs}")]
         subprocess.run(words, check=True, timeout=300)
-        found = merged(tmp_path / method, "--method", method, "--models", f"{models['chat']}:0.7", f"{models['mathematics']}:0.5", *more)
+        weights = ("", "") if method == "slerp" else (":0.7", ":0.5")
+        named = [f"{models[name]}{weight}" for name, weight in zip(("chat", "mathematics"), weights)]
+        found = merged(tmp_path / method, "--method", method, "--models", *named, *more)
         expected = {
             name: tensor for path in (tmp_path / f"their_{theirs}").glob("*.safetensors") for name, tensor in load_file(path).items()
         }
