@@ -134,13 +134,15 @@ def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments:
     from common.allocation import return_freed_memory
     from conversion.checkpoints.hf_checkpoint import copy_companions, copy_config, write_hf_weights
     from conversion.formats.lazy_tensor import counted
+    from conversion.merging.chat import chat_files
     from conversion.merging.models import require_alike
+    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     return_freed_memory()
     target = work.target
     require_alike(target, work.others)
     work.method.require_sense(work.models, list(target.tables.tensors))
-    files = _chat_files(work)
+    files = {} if work.chat_from is None else chat_files(work.chat_from, target)
     for model in (target, *work.others):
         if (manifest := read_manifest(model.hf.directory)) is not None:
             check_files(model.hf.directory, manifest, contents=False)
@@ -160,6 +162,8 @@ def merge(work: Merge, output_dir: Path, *, dtype: str | None = None, arguments:
         copy_config(target.hf.directory, staging)
         for name, content in files.items():
             (staging / name).write_bytes(content)
+        if files and "tokenizer_digest" in facts:
+            facts["tokenizer_digest"] = tokenizer_digest(load_tokenizer(staging))
         if dtype is not None:
             _set_dtype(staging / "config.json", dtype)
         (staging / "README.md").write_text(_card(work, output_dir.name), encoding="utf-8")
@@ -269,29 +273,6 @@ def _special_rows(work: Merge, mapped: Mapping[Model, Mapped]) -> Tensor:
         is_special[: len(vocabulary)] = vocabulary.kinds == Kind.SPECIAL
     side = mapped[work.chat_from]
     return torch.from_numpy(is_special if side.weights is None else is_special & side.known)
-
-
-def _chat_files(work: Merge) -> dict[str, bytes]:
-    """The chat template of --chat-from as files.
-
-    Raises:
-        ValueError: if it has none, or one that spells tokens which the result does not have.
-    """
-    from data_prep.tokenizers.files import load_tokenizer
-
-    if work.chat_from is None:
-        return {}
-    source, target = load_tokenizer(work.chat_from.hf.directory), load_tokenizer(work.target.hf.directory)
-    template = source.chat_template
-    if not isinstance(template, str):
-        raise ValueError(f"{work.chat_from.name} has no chat template, or several; leave --chat-from out, or name another model")
-    known, specials = target.get_vocab(), {str(token.content) for token in source.added_tokens_decoder.values() if token.special}
-    if missing := sorted(token for token in specials if token in template and token not in known):
-        raise ValueError(
-            f"the chat template of {work.chat_from.name} spells {', '.join(missing)}, which {work.target.name} does not have; give it these with"
-            f" `python -m conversion.edit_vocabulary --input {work.target.hf.directory} --append-tokens FILE --output DIR`"
-        )
-    return {"chat_template.jinja": template.encode()}
 
 
 def _facts(model: Model) -> dict[str, Any]:

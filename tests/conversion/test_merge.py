@@ -219,6 +219,23 @@ def test_mixed_dtypes_ties_and_a_chat_template(models: dict[str, Path], tmp_path
     assert LlamaForCausalLM.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
 
+def test_the_chat_ends_where_it_did(models: dict[str, Path], tmp_path: Path) -> None:
+    """The end of text that the template names by its role is that of the chat's tokenizer, and generation stops there too."""
+    chat = edited(models["chat"], tmp_path / "talks")
+    (chat / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content + eos_token }}{% endfor %}")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        content = json.loads((chat / name).read_text())
+        (chat / name).write_text(json.dumps({**content, "eos_token": "<pad>"}))
+    (chat / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+    out, mine = tmp_path / "out", edited(models["mathematics"], tmp_path / "mine", eos_token_id=1)
+    (mine / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, "do_sample": True}))
+    merged(out, "--base", models["base"], "--add", chat, "--to", mine, "--chat-from", "talks")
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False) == "a<pad>"
+    assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": [2, 0, 1], "do_sample": True}
+    assert json.loads((out / "config.json").read_text())["eos_token_id"] == [2, 0, 1]
+
+
 def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     base, chat, maths = models["base"], models["chat"], models["mathematics"]
     tied, other, shape = make(tmp_path / "tied", shift=0.1, tied=True), tmp_path / "other", tmp_path / "shape"
