@@ -72,9 +72,8 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
         if (other := given.setdefault(group.removeprefix("+"), override)) is not override:
             _tell_once(f"note: {group} is given twice, as {other} and as {override}; the last one is used")
         if not (CONF_DIR / group).is_dir():
-            values.append(
-                f"++{override.removeprefix('+')}"
-            )  # lets unknown keys through to our own check, which names the nearest known one
+            # ++ lets unknown keys through to our own check, which names the nearest known one
+            values.append(f"++{key.removeprefix('+')}={_quoted(value)}")
         elif not (CONF_DIR / group / f"{value}.yaml").is_file():
             known = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
             raise ValueError(f"there is no {group} {value}; there are {', '.join(known)}")
@@ -83,6 +82,16 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
         else:
             choices.append(override)
     return choices, values, size
+
+
+# An element of a list, a value of a mapping or the whole, if it is an absolute path or not in ASCII; and what Hydra does not read without quotes.
+_WORD = re.compile(r"""((?:^|[\[{,])\s*(?:[\w-]+:\s*)?)((?=/|[^,\[\]{}'"]*[^\x00-\x7F])[^,\[\]{}'"]+)""")
+_UNREAD = re.compile(r"[^A-Za-z0-9_/\\+.$%*@?|:\s-]")
+
+
+def _quoted(value: str) -> str:
+    """The value of an override with quotes around paths such as /home/čas/a (1)."""
+    return _WORD.sub(lambda found: f"{found[1]}'{found[2]}'" if _UNREAD.search(found[2]) else found[0], value)
 
 
 def _tell_once(sentence: str) -> None:
@@ -137,7 +146,7 @@ def _place(recipe: str) -> tuple[Path, str, str]:
         if not file.is_file():
             raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
         _require_plain_files(file, {file})
-        return file.parent, file.stem, f"hydra.searchpath=[file://{CONF_DIR}]"  # so that its defaults list can name our groups
+        return file.parent, file.stem, f"hydra.searchpath=['file://{CONF_DIR}']"  # so that its defaults list can name our groups
     if recipe not in recipe_names():
         nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
         raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")

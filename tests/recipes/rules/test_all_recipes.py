@@ -36,6 +36,15 @@ def _planned(name: str, *overrides: str) -> tuple[Recipe, dict[str, dict[str, ob
     return recipe, plan(recipe, inputs)
 
 
+def test_paths_may_have_spaces_brackets_and_letters_beyond_ascii() -> None:
+    """In values, lists and mappings; what has quotes already stays, and so does what Hydra itself reads."""
+    places = [f"/tmp/moj čas (1)/{name}" for name in "abcd"]
+    written = ["data.train=[{1},'{2}',/plain]", "data.validation={{sl: {2},en:{3}}}", "data.weights=[0.5,0.4,0.1]", "model.checkpoint={0}"]
+    recipe = compose_recipe("language", [one.format(*places) for one in written])
+    assert (recipe.model.checkpoint, recipe.data.train) == (places[0], (places[1], places[2], "/plain"))
+    assert recipe.data.validation == {"sl": places[2], "en": places[3]} and recipe.data.weights == (0.5, 0.4, 0.1)
+
+
 @pytest.mark.some(4)
 @pytest.mark.parametrize("name", PUBLISHED_RUNS)
 def test_it_plans_without_inputs_and_without_torch(name: str) -> None:
