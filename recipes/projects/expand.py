@@ -61,7 +61,19 @@ class _Stages:
         """One stage; gives the reference to its output."""
         module = command.partition(" ")[0]
         resources = "model" if module in _MODEL else "light" if module in _LIGHT else "cpu"
-        self.stages[name] = {"command": command, **({"output": output} if output else {}), "resources": resources, **more}
+        return self.put(name, {"command": command, **({"output": output} if output else {}), "resources": resources, **more})
+
+    def put(self, name: str, stage: dict[str, Any]) -> str:
+        """One stage as a pipeline has it, which may be there already.
+
+        Raises:
+            ValueError: if another one has that name.
+        """
+        if self.stages.setdefault(name, stage) != stage:
+            raise ValueError(
+                f"the project {self.loaded.file} would have two stages {name}, as names differ only in - and _; choose other names for its"
+                " vocabularies, languages or texts"
+            )
         return f"{{{name}}}"
 
     def path(self, written: str | Path) -> str:
@@ -388,13 +400,13 @@ def _weights(built: _Stages, data: Mapping[str, str], recipe: Recipe) -> list[st
 
 def _add_run(built: _Stages, name: str, recipe: str, overrides: str, output: str) -> str:
     machine = built.loaded.project.machine
-    built.stages[name] = {
+    stage = {
         "train": {"recipe": recipe, "overrides": overrides, "links": machine.links},
         "output": output,
         "resources": "training",
         **({} if machine.keep else {"keep": False}),
     }
-    return f"{{{name}}}"
+    return built.put(name, stage)
 
 
 def _made_by(recipe: Recipe, variant: Variant) -> list[str]:

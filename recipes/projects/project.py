@@ -19,9 +19,10 @@ from conversion.gguf.architectures import architecture_of
 from conversion.gguf.file import GGUFFile
 from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, is_text_file, read_documents
-from data_prep.reading.languages import is_language
+from data_prep.reading.languages import LanguageCode, is_language, language_code
 from data_prep.reading.sources import KNOWN_TABLE, table_rows
-from recipes.projects.schema import BEST, CLEANING, DEVICES, PROCEDURES, SIZES, TOKENIZER_KINDS, Project, Vocabulary
+from data_prep.tokenizers.swapping import of_scripts
+from recipes.projects.schema import BEST, CLEANING, DEVICES, PROCEDURES, SIZES, TOKENIZER_KINDS, Language, Project, Vocabulary
 from recipes.rules.schema import build_from_mapping, raise_all
 
 SMOLLM2, TINY = "smollm2", "tiny"
@@ -51,6 +52,7 @@ _TAKEN = (
     "stages",
     "text",
 )
+_TEXT_KINDS = ("texts", "heldout")
 _SEPARATORS = ("line", "blank-line", "file")
 _LOOKED_AT = 1000  # documents of a text: whether it can be read shows at its beginning
 _MOST_NULS = 0.01  # of the characters of a text
@@ -110,7 +112,10 @@ def load_project(path: Path, overrides: Sequence[str] = ()) -> LoadedProject:
             training.pop(other, None)
     for override in overrides:
         _set(content, override)
-    project = build_from_mapping(Project, {"name": path.stem, **_in_full(content)}, subject=subject)
+    try:
+        project = build_from_mapping(Project, {"name": path.stem, **_in_full(content)}, subject=subject)
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"vocabulary.{_UNNAMED}", "vocabulary")) from None
     loaded = LoadedProject(project, path.absolute())
     raise_all(list(_problems(loaded)), subject=subject)
     return loaded
@@ -129,7 +134,7 @@ def _set(content: dict[str, Any], override: str) -> None:
             )
     parsed = parse_yaml(value, subject=f"the override {override!r}", loader=literal_loader())
     # A path on the command line is relative to where that is typed, one in the file to the file.
-    content[name] = os.path.abspath(value) if key == "machine.work_dir" else parsed
+    content[name] = os.path.abspath(Path(value).expanduser()) if value and key == "machine.work_dir" else parsed
 
 
 def _in_full(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def _in_full(content: Mapping[str, Any]) -> dict[str, Any]:
     vocabulary = full.get("vocabulary")
     if vocabulary == "keep":
         vocabulary = {"keep": True}
-    if isinstance(vocabulary, Mapping):
+    if isinstance(vocabulary, Mapping) and vocabulary:
         known = {field.name for field in fields(Vocabulary)}
         named = all(isinstance(given, Mapping) for given in vocabulary.values()) and not known & vocabulary.keys()
         full["vocabulary"] = dict(vocabulary) if named else {_UNNAMED: dict(vocabulary)}
@@ -211,6 +216,8 @@ def _number_problems(project: Project) -> Iterator[str]:
     if training.replay is not None and not 0 <= training.replay < 1:
         yield f"training.replay is {training.replay:g}; expected a share from 0 to less than 1, such as 0.1"
     for code, language in project.languages.items():
+        if language.heldout and language.heldout_share != Language.heldout_share:
+            yield f"languages.{code}.heldout_share has no effect, as heldout names a file; leave one of them out"
         if not 0 < language.heldout_share < 0.5:
             yield f"languages.{code}.heldout_share is {language.heldout_share:g}; expected a share above 0 and below 0.5, such as 0.01"
 
@@ -222,6 +229,8 @@ def _work_dir_problems(loaded: LoadedProject) -> Iterator[str]:
     there = next(path for path in (work_dir, *work_dir.parents) if path.exists())
     if not there.is_dir():
         yield f"machine.work_dir is {work_dir}, but {there} is a file; give a folder of its own"
+    if wrong := [character for character in "[],'\"\\" if character in str(work_dir)]:
+        yield f"machine.work_dir is {work_dir}, with the character {wrong[0]}, which a recipe reads as more than text; give another folder"
     for code, language in loaded.project.languages.items() if loaded.project.size is None else ():
         for written in language.texts:
             if work_dir.is_relative_to(loaded.path(written)):
@@ -234,9 +243,14 @@ def _work_dir_problems(loaded: LoadedProject) -> Iterator[str]:
 def _language_problems(loaded: LoadedProject) -> Iterator[str]:
     project = loaded.project
     corpora = table_rows(KNOWN_TABLE)
+    codes: dict[LanguageCode, str] = {}
     for code, language in project.languages.items():
         if not is_language(code):
             yield f"languages.{code} names no language; expected a code of ISO 639, such as sl"
+        if (first := codes.setdefault(language_code(code), code)) != code:
+            yield f"languages.{first} and languages.{code} are one language; give its texts under one code"
+        if language_code(code) == language_code(project.source_language) and code != project.source_language:
+            yield f"languages.{code} is the source's language, which source_language calls {project.source_language}; give both one code"
         if not (language.texts or language.corpora) and (not language.heldout or code != project.source_language):
             yield f"languages.{code} has neither texts nor corpora; give files or folders with text"
         if len(language.heldout) > 1:
@@ -256,6 +270,8 @@ def _language_problems(loaded: LoadedProject) -> Iterator[str]:
         )
     if loaded.source_kind == TINY and not (source and source.texts):
         yield f"source is tiny, a model that is made here, but languages.{project.source_language} has no texts to train it on; give some"
+    if wrong := [name for name in project.evaluation.texts if not re.fullmatch(r"\w[\w-]*", name)]:
+        yield f"evaluation.texts has the name {wrong[0]!r}; expected letters, digits, - and _"
     if clashing := sorted(project.evaluation.texts.keys() & project.languages.keys()):
         yield f"evaluation.texts.{clashing[0]} has the name of a language, whose held-out text is evaluated anyway; choose another name"
 
@@ -271,6 +287,10 @@ def _vocabulary_problems(loaded: LoadedProject) -> Iterator[str]:
         chosen = [kind for kind in ("replace", "expand", "swap", "keep", "tokenizer") if getattr(given, kind)]
         if len(chosen) != 1:
             yield f"{key} has {' and '.join(chosen) or 'none of its kinds'}; expected one of replace, expand, swap, keep and tokenizer"
+        try:
+            of_scripts(given.swap_scripts or ("Latin",))
+        except ValueError as error:
+            yield f"{key}.swap_scripts: {error}"
         if given.swap_scripts and not given.swap:
             yield f"{key}.swap_scripts selects the tokens that swap removes, but there is no swap; leave it out"
         if unknown := [code for code in given.languages if code not in project.languages]:
@@ -313,7 +333,7 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
     if project.size is None:  # in which nothing of these is read
         seen: dict[Path, str] = {}
         for code, language in project.languages.items():
-            for kind in ("texts", "heldout"):
+            for kind in _TEXT_KINDS:
                 for written in getattr(language, kind):
                     key, path = f"languages.{code}.{kind}", loaded.path(written)
                     if path in seen:
@@ -323,6 +343,7 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
                     seen.setdefault(path, key)
         for name, written in project.evaluation.texts.items():
             yield from _text_problems(loaded, f"evaluation.texts.{name}", written)
+        yield from _overlap_problems(loaded)
         if (prompts := project.evaluation.prompts) is not None and loaded.path(prompts).is_file():
             yield from _content_problems(loaded, "evaluation.prompts", loaded.path(prompts), "prompt")
         yield from _source_problems(loaded)
@@ -355,6 +376,27 @@ def _text_problems(loaded: LoadedProject, key: str, written: str) -> Iterator[st
         yield f"{key} names {written}, which is of an unknown kind; expected a folder or a name ending in {SUFFIXES_IN_WORDS}"
     else:
         yield from _content_problems(loaded, key, path)
+
+
+def _overlap_problems(loaded: LoadedProject) -> Iterator[str]:
+    """Files that two texts of the project share, by a folder or a link: one would be trained on twice, or be held out from nothing."""
+    project = loaded.project
+    given = [
+        (f"languages.{code}.{kind}", one)
+        for code, given in project.languages.items()
+        for kind in _TEXT_KINDS
+        for one in getattr(given, kind)
+    ]
+    given += [(f"evaluation.texts.{name}", one) for name, one in project.evaluation.texts.items()]
+    seen: dict[Path, tuple[str, str]] = {}
+    for key, written in given:
+        path = loaded.path(written)
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            other, its = seen.setdefault(file.resolve(), (key, written)) if file.is_file() else (key, written)
+            is_said = key.startswith("languages.") and loaded.path(its) == path  # of the very same words, by `_path_problems`
+            if (other, its) != (key, written) and not is_said and "texts" in (key.rpartition(".")[2], other.rpartition(".")[2]):
+                yield f"{key} names {written} and {other} names {its}, which both have {file.name}; give each text once"
+                break
 
 
 def _content_problems(loaded: LoadedProject, key: str, path: Path, text_key: str | None = None) -> Iterator[str]:

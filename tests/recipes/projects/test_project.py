@@ -15,7 +15,7 @@ from conversion import transfer
 from conversion.embeddings.request import take_recommended
 from recipes import explain, init, run
 from recipes.pipelines.checks import task_problems
-from recipes.pipelines.file import Pipeline, command_of, dependencies_of, pipeline_from_mapping, tasks_of
+from recipes.pipelines.file import Pipeline, command_of, dependencies_of, pipeline_from_mapping, recipe_of, tasks_of
 from recipes.projects.eject import eject_text
 from recipes.projects.expand import expand_project
 from recipes.projects.explained import find, keys
@@ -221,6 +221,24 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
         "languages.sl.heldout names sl.txt, which languages.sl.texts has already",
     ),
     "a text of two languages": (usual(languages={"sl": "sl.txt", "en": "sl.txt"}), "en.texts names sl.txt, which languages.sl.texts has"),
+    "a held-out text among the texts": (
+        usual(languages={"sl": {"texts": "texts", "heldout": "texts/sl.txt"}}),
+        "languages.sl.heldout names texts/sl.txt and languages.sl.texts names texts, which both have sl.txt",
+    ),
+    "a text that models are measured on": (
+        usual(evaluation={"texts": {"mine": "sl.txt"}}),
+        "evaluation.texts.mine names sl.txt and languages.sl.texts names sl.txt, which both have sl.txt",
+    ),
+    "a text given twice": (usual(languages={"sl": ["texts", "texts/sl.txt"]}), "names texts, which both have sl.txt; give each text once"),
+    "a share beside a held-out text": (
+        usual(languages={"sl": {"texts": "sl.txt", "heldout": "held.txt", "heldout_share": 0.2}}),
+        "languages.sl.heldout_share has no effect, as heldout names a file",
+    ),
+    "one language by two codes": (usual(languages={"sl": "sl.txt", "slv": "held.txt"}), "languages.sl and languages.slv are one language"),
+    "the source's language by another code": (
+        usual(languages={"sl": "sl.txt", "eng": "en.txt"}),
+        "languages.eng is the source's language, which source_language calls en",
+    ),
     "no such held-out text": (usual(languages={"sl": {"texts": "sl.txt", "heldout": "h.txt"}}), "languages.sl.heldout names h.txt"),
     "two held-out texts": (
         usual(languages={"sl": {"texts": "sl.txt", "heldout": ["held.txt", "en.txt"]}}),
@@ -244,6 +262,16 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
         usual(vocabulary={"a": {"expand": 5, "swap_scripts": ["Han"]}}),
         "vocabulary.a.swap_scripts selects the tokens that swap removes",
     ),
+    "names that differ in dashes": (
+        usual(vocabulary={"a-b": {"expand": 5}, "a_b": {"expand": 6}}),
+        "would have two stages compare_a_b, as names differ only in - and _",
+    ),
+    "no vocabulary": (usual(vocabulary={}), "vocabulary is {}; expected keep"),
+    "an unknown key of a vocabulary": (
+        usual(vocabulary={"exapnd": 5}),
+        "unknown key vocabulary.exapnd; the nearest known key is vocabulary.expand",
+    ),
+    "an unknown script": (usual(vocabulary={"swap": 5, "swap_scripts": "Klingonese"}), "vocabulary.swap_scripts: --swap-script Klingonese"),
     "a taken name": (usual(vocabulary={"data": {"expand": 5}}), "vocabulary.data has the name of an output folder"),
     "a negative size": (usual(vocabulary={"replace": -5}), "vocabulary.replace is -5; expected more than 0"),
     "a size beyond all": (usual(vocabulary={"expand": 100_000_000}), "vocabulary.expand is 100,000,000; expected at most 1,000,000 tokens"),
@@ -267,6 +295,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "an unknown override": (usual(training={"overrides": "schedule.max_step=3"}), "unknown key schedule.max_step"),
     "an unknown task": (usual(evaluation={"tasks": "completion_sll"}), "there is no task completion_sll; did you mean completion_sl?"),
     "a text called as a language": (usual(evaluation={"texts": {"sl": "held.txt"}}), "evaluation.texts.sl has the name of a language"),
+    "a text whose name is two words": (usual(evaluation={"texts": {"my text": "held.txt"}}), "evaluation.texts has the name 'my text'"),
     "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
     "prompts that are none": (usual(evaluation={"prompts": "body.jsonl"}), "evaluation.prompts: "),
     "an unknown device": (usual(machine={"device": "tpu"}), "machine.device is 'tpu'; expected cpu, gpu"),
@@ -274,6 +303,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "the checkout as its output": (usual(machine={"work_dir": str(ROOT)}), "machine.work_dir is"),
     "a file as its output": (usual(machine={"work_dir": "sl.txt/out"}), "sl.txt is a file; give a folder of its own"),
     "outputs among the texts": (usual(languages={"sl": "texts"}, machine={"work_dir": "texts/out"}), "outputs would be read as text"),
+    "a comma in the output's path": (usual(machine={"work_dir": "a,b"}), "with the character ,, which a recipe reads as more than text"),
     "braces in a path": (usual(machine={"work_dir": "a{b}"}), "contains braces, which a pipeline reads as a reference"),
     "a name that is none": (usual(name="a b"), "name is 'a b'; expected letters, digits"),
 }
@@ -314,6 +344,19 @@ def test_settings_on_the_command_line(place: Path, monkeypatch: pytest.MonkeyPat
             load_project(place / "slovene.yaml", [override])
     with pytest.raises(ValueError, match=r"is for a project, and .* is a pipeline"):
         run.main([str(ROOT / "recipes/pipelines/bundled/sweep.yaml"), "seed=1"])
+
+
+def test_a_place_with_spaces_and_letters_beyond_ascii(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes read such paths too, and ~ is the home folder, which no shell fills in behind key=."""
+    folder = place / "moj čas (1)"
+    folder.mkdir()
+    for name in ("model", "sl.txt", "en.txt"):
+        (place / name).rename(folder / name)
+    pipeline = checked(expand_project(write(folder, usual())))
+    [run] = tasks_of(pipeline, "train_source")
+    assert recipe_of(pipeline, run).data.train[0] == f"{folder}/slovene_output/data/source/sl"
+    monkeypatch.setenv("HOME", str(place))
+    assert load_project(folder / "slovene.yaml", ["machine.work_dir=~/out"]).work_dir == place / "out"
 
 
 def test_the_ejected_pipeline_is_the_same(place: Path) -> None:
