@@ -1,4 +1,4 @@
-"""The source's chat template adapted to a tokenizer with another vocabulary."""
+"""The source's chat template: adapted to a tokenizer with another vocabulary, and what it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ from typing import TYPE_CHECKING
 from data_prep.tokenizers.files import CHAT_TEMPLATES
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
+
+
+_TURNS = [{"role": role, "content": ""} for role in ("system", "user", "assistant")]
+
+
+def rendered_chats(tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], tuple[str, ...]]:
+    """What the chat templates themselves write of a conversation, and sentences about those that cannot be rendered."""
+    found = tokenizer.chat_template or {}
+    chats: list[str] = []
+    warnings: list[str] = []
+    for name, template in (found if isinstance(found, dict) else {"default": found}).items():
+        before = len(chats)
+        for turns in (_TURNS, _TURNS[1:]):  # without a system prompt many have one of their own, and some refuse one
+            try:
+                chats.append(str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True)))
+            except Exception:  # Jinja's own and whatever a template raises
+                continue
+        if len(chats) == before:
+            warnings.append(f"the chat template {name!r} cannot be rendered, so tokens that it writes may be exchanged; check --show-swap")
+    return chats, tuple(warnings)
 
 
 def carried_templates(source: AnyTokenizer, target: AnyTokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:

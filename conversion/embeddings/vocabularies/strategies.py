@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conversion.embeddings.options import STRATEGIES, TOKENS_BY, VocabularyOptions
-from conversion.embeddings.vocabularies.chat_template import carried_templates
+from conversion.embeddings.vocabularies.chat_template import carried_templates, rendered_chats
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import Documents, batches
@@ -258,6 +258,9 @@ def _swapped(
     description = read_description(source, source_tokenizer)
     kept = _counts(source_tokenizer, filter(None, (text, source_text)))
     removable = removable_tokens(description, wanted=of_scripts(options.swap_scripts) if options.swap_scripts else lambda _: True)
+    chats, warnings = rendered_chats(source_tokenizer)
+    for token in _counts(source_tokenizer, [chats]):  # a role whose name is cut into other tokens would be unknown to the model
+        removable.pop(token, None)
     if options.swap_text:
         given_up = _counts(source_tokenizer, [Documents(text_files(options.swap_text))])
         removable = {token: made for token, made in removable.items() if not kept[token]}
@@ -291,10 +294,10 @@ def _swapped(
         facts["held_out_text"] = _use_of(source_tokenizer, swapped, held_out, free.__contains__)
     if source_text is not None:
         facts["source_text"] = _change_of(source_tokenizer, swapped, source_text, free.__contains__)
-    return TargetTokenizer(swapped, files, source_ids, facts, _left_out(source), swapped=exchanged)
+    return TargetTokenizer(swapped, files, source_ids, facts, _left_out(source), warnings, exchanged)
 
 
-def _counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[Documents]) -> Counter[str]:
+def _counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[Iterable[str]]) -> Counter[str]:
     """Token -> how often texts have it."""
     counts: Counter[int] = Counter()
     for text in texts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM, PreTraine
 
 from common.artifacts import check_files, read_manifest
 from conversion.embeddings import METHODS
+from conversion.embeddings.vocabularies.chat_template import rendered_chats
 from conversion.gguf.file import GGUFFile
 from conversion.gguf.tokenizer import read_tokenizer
 from conversion.transfer import main
@@ -410,6 +412,22 @@ def require_swapped(source: Path, output: Path, *, num_new: int) -> int:
             assert first == second
             num_same += 1
     return num_same
+
+
+def test_swap_leaves_what_the_chat_template_writes(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def taken(*options: str) -> list[str]:
+        assert swap({**folders, "chat": tmp_path / "chat"}, tmp_path / "out", "--show-swap", *options, source="chat") == 0
+        return [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
+
+    shutil.copytree(folders["tied"], tmp_path / "chat")
+    word = next(token for token in taken() if token.startswith("\u0120"))
+    template = tmp_path / "chat/chat_template.jinja"
+    template.write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}A" + word.replace("\u0120", " ") + " {{ messages }}"
+    )
+    assert word not in taken()
+    template.write_text("{{ nothing.at.all }}")
+    assert word in taken() and "cannot be rendered" in rendered_chats(load_tokenizer(tmp_path / "chat"))[1][0]
 
 
 def test_what_swap_takes_and_shows(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
