@@ -140,7 +140,7 @@ def _optimizer(recipe: Recipe, modules: Modules) -> dict[str, Any]:
     if schedule.embedding_learning_rate is not None or schedule.embedding_weight_decay is not None:
         tables = "|".join(re.escape(name) for name in dict.fromkeys((modules.embeddings, modules.output)))
         rate, decay = schedule.embedding_rates[0], schedule.embedding_weight_decay
-        wd_mult = 1.0 if decay is None else decay / schedule.weight_decay
+        wd_mult = 1.0 if decay is None else decay / (schedule.weight_decay or 1.0)  # of 0 only 0 is let through
         groups.append({"pattern": rf"^({tables})\.weight$", "lr_mult": rate / schedule.learning_rate, "wd_mult": wd_mult})
     groups.append({"pattern": rf"(^|\.)(bias|{'|'.join(map(re.escape, modules.vectors))})$", "wd_mult": 0.0})
     return {

@@ -324,6 +324,7 @@ def test_automodel_is_told_of_shares_groups_and_frozen_parts(inputs: Inputs, tmp
     more = [f"data.train=[{inputs.data},{inputs.held_out}]", "data.blend={data: 3, held_out: 1}", f"data.validation={inputs.held_out}"]
     more += ["freeze=[{trained: [embeddings, output]}]", "schedule.embedding_learning_rate=2e-3"]
     more += ["schedule.embedding_min_learning_rate=2e-4", "precision=bf16", "schedule.max_steps=20"]
+    more += ["schedule.weight_decay=0", "schedule.embedding_weight_decay=0"]
     call_command("recipes.export", *options_of_automodel(inputs), *more, "--to", "automodel", "--output", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "not_exported.md", "scion.json"}
     config = yaml.safe_load((tmp_path / "out/config.yaml").read_text())
@@ -334,7 +335,7 @@ def test_automodel_is_told_of_shares_groups_and_frozen_parts(inputs: Inputs, tmp
     table = "model.decoder.embed_tokens"  # which is the output layer, too
     assert config["freeze_config"] == {"freeze_modules": [{"glob": "*"}], "unfreeze_modules": [{"path": table}]}
     tables, vectors = config["optimizer"]["param_group_overrides"]
-    assert re.search(tables["pattern"], f"{table}.weight") and (tables["lr_mult"], tables["wd_mult"]) == (2.0, 1.0)
+    assert re.search(tables["pattern"], f"{table}.weight") and (tables["lr_mult"], tables["wd_mult"]) == (2.0, 0.0)
     names = ("model.decoder.layers.0.self_attn.q_proj.bias", "model.decoder.final_layer_norm.weight", "lm_head.weight")
     assert [bool(re.search(vectors["pattern"], name)) for name in names] == [True, True, False]
 
