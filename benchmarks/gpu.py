@@ -267,7 +267,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"new folder, on a disk with {DISK_GIB} GiB (default: gpu_output)",
     )
     arguments = parser.parse_args(argv)
-    if arguments.minutes <= 0:
+    if not 0 < arguments.minutes < float("inf"):
         raise ValueError(f"--minutes is {arguments.minutes:g}; expected more than 0")
     if arguments.device == "cuda" and not has_gpu():
         raise ValueError("torch sees no GPU here; give --device cpu --tiny to try the command without one")

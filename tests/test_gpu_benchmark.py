@@ -49,6 +49,7 @@ def test_a_linear_layer_in_fp8(dtype: torch.dtype) -> None:
     ("words", "sentence"),
     [
         (("--minutes", "0"), "--minutes is 0; expected more than 0"),
+        (("--minutes", "nan"), "--minutes is nan; expected more than 0"),
         (("--device", "cpu"), "--device cpu needs --tiny: the real models take a CPU hours"),
         (("--device", "cpu", "--tiny", "--output", "/"), "--output / exists"),
     ],
