@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = project_text(_answers(arguments, file.absolute().parent))
     _require_sound(text, file)
     write_text(file, text)
-    print(f"{file}: {len(text.splitlines())} lines; next, `scion run {file}`")
+    print(f"{file}: {len(text.splitlines())} lines; next, `scion run {shlex.quote(str(file))}`")
     return command.DONE
 
 
@@ -79,7 +80,7 @@ def _require_sound(text: str, file: Path) -> None:
     draft = file.with_name(f".{file.stem}.draft.yaml")
     try:
         draft.write_text(text, encoding="utf-8")
-        load_project(draft, ("name=draft",))
+        load_project(draft)
     except ValueError as error:
         raise ValueError(str(error).replace(str(draft), str(file))) from None
     finally:

@@ -7,6 +7,7 @@ interruption.  Stages that a changed setting affects are listed and run again; t
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,7 +73,7 @@ def _eject(file: Path, overrides: Sequence[str], target: Path) -> int:
     if target.exists():
         raise ValueError(f"{target} exists; remove it or choose another name for --eject")
     write_text(target, eject_text(file, overrides=overrides))
-    print(f"{target}: next, `scion run {target}`")
+    print(f"{target}: next, `scion run {shlex.quote(str(target))}`")
     return command.DONE
 
 

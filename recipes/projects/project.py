@@ -27,7 +27,7 @@ from recipes.rules.schema import build_from_mapping, raise_all
 
 SMOLLM2, TINY = "smollm2", "tiny"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_NAME = re.compile(r"[A-Za-z_][\w-]*")
+_NAME = re.compile(r"[^\W\d][\w-]*")
 _UNNAMED = "vocabulary"
 MATERIAL = {
     "helper": "--helper",
@@ -113,12 +113,18 @@ def load_project(path: Path, overrides: Sequence[str] = ()) -> LoadedProject:
     for override in overrides:
         _set(content, override)
     try:
-        project = build_from_mapping(Project, {"name": path.stem, **_in_full(content)}, subject=subject)
+        project = build_from_mapping(Project, {"name": _name_of(path), **_in_full(content)}, subject=subject)
     except ValueError as error:
         raise ValueError(str(error).replace(f"vocabulary.{_UNNAMED}", "vocabulary")) from None
     loaded = LoadedProject(project, path.absolute())
     raise_all(list(_problems(loaded)), subject=subject)
     return loaded
+
+
+def _name_of(file: Path) -> str:
+    """What a project without a name is called: as its file, with _ for what no name has."""
+    name = re.sub(r"[^\w-]+", "_", file.stem)
+    return name if _NAME.fullmatch(name) else f"_{name}"
 
 
 def _set(content: dict[str, Any], override: str) -> None:

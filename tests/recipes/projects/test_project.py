@@ -390,6 +390,8 @@ def test_init_writes_a_sound_file(place: Path, monkeypatch: pytest.MonkeyPatch, 
         text = (place / "sl.yaml").read_text(encoding="utf-8")
         assert all("#" in line for line in text.splitlines() if not line.endswith(":")) and len(text.splitlines()) <= 25
         checked(expand_project(place / "sl.yaml"))
+    assert init.main(["2 čas.yaml", *words]) == 0 and load_project(place / "2 čas.yaml").project.name == "_2_čas"
+    assert "next, `scion run '2 čas.yaml'`" in capsys.readouterr().out
     for wrong, sentence in {
         ("sl.yaml", *words): "sl.yaml exists; remove it or choose another name",
         ("b.yaml", "--source", "model"): "--language is missing; give it, or answer on a terminal",
