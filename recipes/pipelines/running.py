@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from common import command
 from recipes.pipelines.file import Pipeline, Task, command_of
-from recipes.pipelines.state import Record, is_complete, write_record
+from recipes.pipelines.state import Record, files_read, read_record, standing, write_record
 
 LOGS_NAME = "logs"
 ENDED_EARLY = "was ended before it could report an error"
@@ -14,7 +14,7 @@ ENDED_EARLY = "was ended before it could report an error"
 
 def note_start(pipeline: Pipeline, task: Task, *, log: str) -> None:
     """Note that a task has begun, so that one that is killed has left a word."""
-    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, ENDED_EARLY, log))
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, ENDED_EARLY, log, files=files_read(pipeline, task)))
 
 
 def note_end(pipeline: Pipeline, task: Task, code: int, error: str, *, log: str, seconds: float | None = None) -> str | None:
@@ -24,16 +24,17 @@ def note_end(pipeline: Pipeline, task: Task, code: int, error: str, *, log: str,
         code: of its command's exit; below 0 the signal that killed it.
         error: the last error that it wrote.
     """
-    words = tuple(command_of(pipeline, task))
+    words, begun = tuple(command_of(pipeline, task)), read_record(pipeline, task)
+    files = begun.files if begun is not None else {}
     if code == command.DONE:
-        write_record(pipeline, task, Record(words, True, "", log, seconds))
-        if is_complete(pipeline, task):
+        write_record(pipeline, task, Record(words, True, "", log, seconds, files))
+        if standing(pipeline, task).is_complete:
             return None
         what = "ended without an error but left no complete output"
     else:
         how = f"failed with exit code {code}" if code > 0 else f"was killed by signal {-code}"
         what = f"{how}: {error}" if error else how
-    write_record(pipeline, task, Record(words, False, what, log, seconds))
+    write_record(pipeline, task, Record(words, False, what, log, seconds, files))
     return what
 
 

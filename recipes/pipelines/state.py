@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from common.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
@@ -29,6 +29,7 @@ class Record:
         message: of its failure, or that it has begun; "" when it is done.
         log: where everything that it wrote is.
         seconds: that it took, where that was measured.
+        files: what it read that no stage made, as it was when it began (`files_read`).
     """
 
     command: tuple[str, ...]
@@ -36,6 +37,7 @@ class Record:
     message: str
     log: str
     seconds: float | None = None
+    files: Mapping[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,7 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
     """
     found = standing(pipeline, task)
     if found.change is not None:
-        raise ValueError(
-            f"stage {task.name}: {_place(pipeline, task)} was made by another command than the stage would run: {found.change}; {_WAYS}"
-        )
+        raise ValueError(f"stage {task.name}: {_place(pipeline, task)} is not what the stage would make now: {found.change}; {_WAYS}")
     return found.is_complete
 
 
@@ -96,7 +96,7 @@ def standing(pipeline: Pipeline, task: Task) -> Standing:
     is_done = record is not None and record.is_done
     is_there = is_done if output is None else _is_whole(output, is_recorded=is_done)
     if record is not None:  # which counts too for what was removed to save space
-        return Standing(is_there, changed_options(record.command, command_of(pipeline, task)) if is_there or is_done else None)
+        return Standing(is_there, _change(pipeline, task, record) if is_there or is_done else None)
     if not is_there:
         return Standing(False)
     manifest = read_manifest(output) if output is not None else None
@@ -170,6 +170,29 @@ def _is_whole(output: Path, *, is_recorded: bool) -> bool:
         if (part_manifest := read_manifest(part)) is not None:
             check_files(part, part_manifest, contents=False)
     return is_recorded and bool(parts)
+
+
+def files_read(pipeline: Pipeline, task: Task) -> dict[str, list[int]]:
+    """Number, bytes and newest time (ns) of the files in each place outside work_dir that a task's command names."""
+    found = {}
+    for word in command_of(pipeline, task)[3:]:
+        path = Path(word.rpartition("=")[2])
+        if path.is_absolute() and path.exists() and not path.is_relative_to(pipeline.root):
+            states = [file.stat() for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+            found[str(path)] = [
+                len(states),
+                sum(state.st_size for state in states),
+                max((state.st_mtime_ns for state in states), default=0),
+            ]
+    return found
+
+
+def _change(pipeline: Pipeline, task: Task, record: Record) -> str | None:
+    if (change := changed_options(record.command, command_of(pipeline, task))) is not None:
+        return change
+    now = files_read(pipeline, task)  # what was removed since has been read
+    changed = [path for path, was in record.files.items() if now.get(path, was) != was]
+    return f"{changed[0]} has changed since it was read" if changed else None
 
 
 def changed_options(before: Sequence[str], now: Sequence[str]) -> str | None:

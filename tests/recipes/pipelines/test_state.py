@@ -13,6 +13,7 @@ from common.artifacts import read_manifest, write_manifest
 from common.command import arguments_of
 from data_prep import train_tokenizer
 from recipes.pipelines.file import Pipeline, Task, command_of, output_of, pipeline_from_mapping, tasks_of, training_overrides
+from recipes.pipelines.running import note_end, note_start
 from recipes.pipelines.state import Record, forget, is_complete, write_record
 from recipes.pipelines.work import Choice, find_work, remove_unneeded, tasks_to_run
 from recipes.rules.compose import compose_recipe
@@ -66,7 +67,9 @@ def test_an_output_of_another_command_is_refused(pipeline: Pipeline, tmp_path: P
     assert is_complete(pipeline, task)
     changed = replace(pipeline.stages["tokenizer"], command="data_prep.train_tokenizer --input 'a b.txt' --vocab-size 400")
     other = replace(pipeline, stages={**pipeline.stages, "tokenizer": changed})
-    with pytest.raises(ValueError, match=rf"tokenizer: {tmp_path}/tokenizer was made by another .*: --vocab-size 300 -> 400; give --rerun"):
+    with pytest.raises(
+        ValueError, match=rf"tokenizer: {tmp_path}/tokenizer is not what the stage would make now: --vocab-size 300 -> 400; give --rerun"
+    ):
         is_complete(other, task)
 
 
@@ -78,7 +81,7 @@ def test_an_output_that_this_pipeline_did_not_make_is_taken_only_for_what_it_is(
     shutil.rmtree(output)
     write_output(pipeline, task, vocab_size=[400])
     sentence = (
-        f"stage tokenizer: {output} was made by another command than the stage would run: it was made with vocab_size=[400],"
+        f"stage tokenizer: {output} is not what the stage would make now: it was made with vocab_size=[400],"
         " and the stage has [300]; give --rerun to run it again, or choose another work_dir"
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -95,7 +98,8 @@ def test_an_output_of_other_inputs_is_refused(pipeline: Pipeline, tmp_path: Path
     read = write_output(both, first)
     output = write_output(both, second)
     with pytest.raises(
-        ValueError, match=r"stage second: .*second was made by another .*: it was not made from the present output of stage first"
+        ValueError,
+        match=r"stage second: .*second is not what the stage would make now: it was not made from the present output of stage first",
     ):
         is_complete(both, second)
     arguments, _ = arguments_of(train_tokenizer.main, command_of(both, second)[3:])
@@ -119,7 +123,7 @@ def test_a_finished_run_of_another_recipe_is_refused(pipeline: Pipeline, tmp_pat
     (run_dir / "recipe.json").unlink()
     record_recipe(run_dir, replace(recipe, seed=7))
     with pytest.raises(
-        ValueError, match=r"stage train.method=mean: .*/mean/run was made by another command .*: seed was 7 and is 42; give"
+        ValueError, match=r"stage train.method=mean: .*/mean/run is not what the stage would make now: seed was 7 and is 42; give"
     ):
         is_complete(pipeline, task)
 
@@ -167,6 +171,20 @@ def test_a_changed_setting_runs_again_exactly_what_depends_on_it(pipeline: Pipel
     focus = replace(pipeline, options={"method": {"focus": "--text other.txt"}})
     assert find_work(focus).sentences() == ["transfer.method=focus: --text c d.txt -> other.txt".replace("c d.txt", "'c d.txt'")]
     assert find_work(changed(pipeline, "tokenizer", "300", "300 --workers 7")).again == {}, "which changes nothing in an output"
+
+
+def test_a_text_that_was_edited_is_read_again(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = tmp_path_factory.mktemp("texts") / "a.txt"
+    text.write_text("Ena.")
+    pipeline = changed(pipeline, "tokenizer", "'a b.txt'", f"sl={text.parent}")
+    (task,) = tasks_of(pipeline, "tokenizer")
+    note_start(pipeline, task, log="log")
+    write_output(pipeline, task)
+    assert note_end(pipeline, task, 0, "", log="log") is None and find_work(pipeline).again == {}
+    text.write_text("Dva.")
+    assert find_work(pipeline).again == {task: f"{text.parent} has changed since it was read"}
+    shutil.rmtree(text.parent)
+    assert find_work(pipeline).again == {}, "what is gone has been read"
 
 
 def test_what_is_removed_half_way_is_still_seen_as_changed(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
