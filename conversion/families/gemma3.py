@@ -7,13 +7,13 @@ aside as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from conversion.families import gemma2, llama
 from conversion.families.family import Family, NeMoClasses, Require
-from conversion.families.mapping import Beside, below
+from conversion.families.mapping import Beside, Rule, below
 from conversion.families.mistral import window
 from conversion.families.qwen import QK_NORMS
 
@@ -21,13 +21,16 @@ FULL, WINDOW = "full_attention", "sliding_attention"
 
 TABLE = (*gemma2.TABLE, QK_NORMS)
 
-# The files that were published, and those that a newer transformers writes: what stands beside the language model, and how its names begin.
-PUBLISHED = (
-    *below(TABLE, {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}),
-    Beside("vision_tower."),
-    Beside("multi_modal_projector."),
-)
-NEWER = (*below(TABLE, {"model.": "model.language_model."}), Beside("model.vision_tower."), Beside("model.multi_modal_projector."))
+
+def beside_a_tower(table: Sequence[Rule]) -> dict[str, Any]:
+    """The fields of a family whose language model, of this table, stands beside a vision tower: as published, and as a newer transformers names it."""
+    published = below(table, {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."})
+    newer = below(table, {"model.": "model.language_model."})
+    return {
+        "table": (*published, Beside("vision_tower."), Beside("multi_modal_projector.")),
+        "other_tables": ((*newer, Beside("model.vision_tower."), Beside("model.multi_modal_projector.")),),
+    }
+
 
 ARCHITECTURE = {key: value for key, value in gemma2.ARCHITECTURE.items() if key != "window_attn_skip_freq"} | {"qk_layernorm": True}
 
@@ -136,7 +139,6 @@ GEMMA3_TEXT = Family(
 GEMMA3 = replace(
     GEMMA3_TEXT,
     model_type="gemma3",
-    table=PUBLISHED,
-    other_tables=(NEWER,),
+    **beside_a_tower(TABLE),
     language_part=lambda config: config.get("text_config") or {},  # transformers takes an absent one for its class's defaults
 )
