@@ -47,7 +47,9 @@ def extract(input_dir: Path, output_dir: Path) -> Manifest:
         raise ValueError(
             f"{input_dir} has no text_config in its config.json: it is not a multimodal model, or has nothing but its language model"
         )
-    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(part.get("model_type", ""))
+    # Of which transformers 4 has no class.
+    classes = {"ministral3": "Ministral3ForCausalLM", **MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+    architecture = classes.get(part.get("model_type", ""))
     if architecture is None:
         raise ValueError(
             f"{input_dir} has a text_config of the type {part.get('model_type')!r}, of which transformers has no causal model; expected one such as"

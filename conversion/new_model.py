@@ -37,19 +37,21 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig
 
     from conversion.checkpoints.hf_checkpoint import copy_companions, write_hf_weights, write_json
-    from conversion.checkpoints.hf_files import CONFIG_NAME, in_words_of_both, read_json
+    from conversion.checkpoints.hf_files import CONFIG_NAME, add_missing_class, in_words_of_both, read_json
     from conversion.checkpoints.token_names import output_name
-    from conversion.families import family_of
+    from conversion.families import FAMILIES, family_of
     from conversion.families.mapping import Duplicate
     from conversion.formats.lazy_tensor import LazyTensor
     from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
     if family.language_part is not None:
+        text_only = next(name for name, other in FAMILIES.items() if other.language_part is None and other.defaults is family.defaults)
         raise ValueError(
             f"a new model of the type {family.model_type} would have a vision tower that is not trained here; give --model-type"
-            f" {family.model_type}_text, a text-only model"
+            f" {text_only}, a text-only model"
         )
+    add_missing_class(family.model_type)
     tokenizer = load_tokenizer(tokenizer_dir)
     of_tokenizer = {
         "vocab_size": rows_needed(tokenizer),

@@ -5,6 +5,7 @@
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
 - Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
+- Ministral 3's queries, which grow with their position.
 - OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
 - gpt-oss's sinks, and its experts with biases, which no tensor-parallel ranks share; without TransformerEngine everywhere.
 - Intra-document attention masking, without a mask of all pairs of tokens.
@@ -51,7 +52,14 @@ from nemo_patches.lora import (
 )
 from nemo_patches.multipliers import add_times, divide_logits, multiply
 from nemo_patches.norms import LayerNorm, NormOfAllHeads, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
-from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases, slow_by_length, yarn_frequencies
+from nemo_patches.rotations import (
+    SelfAttentionOfTwoBases,
+    SelfAttentionWithTemperature,
+    append_position,
+    rotate_by_two_bases,
+    slow_by_length,
+    yarn_frequencies,
+)
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
 from nemo_patches.whole_experts import has_biased_experts
@@ -104,6 +112,8 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
         layer.self_attn_bda = layer.mlp_bda = add_times(config.residual_multiplier)
     if config.rotary_base_local is not None:
         spec.submodules.self_attention.module = SelfAttentionOfTwoBases
+    if config.query_temperature_beta is not None:
+        spec.submodules.self_attention.module = SelfAttentionWithTemperature
     if use_te and config.document_mask:
         attention.core_attention = TEDocumentAttention
     if config.attn_logit_softcapping:  # TransformerEngine has no such attention
@@ -156,6 +166,8 @@ class EngineConfig(GPTConfig):
         yarn_attention_factor: times which queries and keys are taken then.
         longrope_short_factor, longrope_long_factor, longrope_positions: LongRoPE's; none if `longrope_positions` is None.
         longrope_attention_factor: times which what rotates of queries and keys is taken then.
+        query_temperature_beta, query_temperature_positions: queries grow by `beta` times the logarithm of how often their position has so many; None
+            if they do not.
         query_pre_attn_scalar: what takes the place of the head's size in the scale of the scores.
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
         rotary_base_local: base of the rotations in layers with a window, where it is another than in those without; see `nemo_patches.rotations`.
@@ -189,6 +201,8 @@ class EngineConfig(GPTConfig):
     longrope_long_factor: list[float] | None = None
     longrope_positions: int | None = None
     longrope_attention_factor: float = 1.0
+    query_temperature_beta: float | None = None
+    query_temperature_positions: int = 0
     query_pre_attn_scalar: float | None = None
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
@@ -263,6 +277,8 @@ class EngineConfig(GPTConfig):
             )
         if self.rotary_base_local is not None:
             rotate_by_two_bases(model, local=self.rotary_base_local, scaling=self.rope_scaling_factor)
+        if self.query_temperature_beta is not None:
+            append_position(model.rotary_pos_emb)
         if self.activation_func is xielu:
             for layer in model.decoder.layers:
                 layer.mlp.activation_func = XIELU(self)

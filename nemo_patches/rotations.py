@@ -1,9 +1,10 @@
-"""Rotary positions that Megatron has not: YaRN, LongRoPE, and two kinds in one model.
+"""Rotary positions that Megatron has not: YaRN, LongRoPE, two kinds in one model, and queries that grow with their position.
 
 Of these, layers with a window rotate by one base, those without by another (Gemma 3) or by YaRN (OLMo 3).
 
 Megatron hands every layer the same angles.  Here they are those of both kinds in one tensor, so that whatever becomes of them on the way,
-documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.
+documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.  For Ministral 3's queries the position itself
+is such an angle, of a rotation by 1.
 """
 
 from __future__ import annotations
@@ -63,6 +64,33 @@ def angles_of(angles: Tensor, *, has_window: bool) -> Tensor:
         (..., 2 * n)
     """
     return angles.unflatten(-1, (2, 2, -1))[..., int(has_window), :].flatten(-2)
+
+
+def append_position(rotary: nn.Module) -> None:
+    """Give a model's rotations one more, whose angle is the position."""
+    frequencies: Tensor = rotary.inv_freq  # type: ignore[assignment]
+    rotary.inv_freq = torch.cat([frequencies, frequencies.new_ones(1)])
+
+
+class SelfAttentionWithTemperature(SelfAttention):  # type: ignore[misc]
+    """Attention whose queries are multiplied by 1 + beta * log(1 + floor(position / positions)) (Ministral 3)."""
+
+    def forward(self, *args: Any, rotary_pos_emb: Tensor, **kwargs: Any) -> Any:
+        """As Megatron's.
+
+        Args:
+            rotary_pos_emb: (length, ..., rotated_dimensions + 2): angles and position, and both again.
+        """
+        angles = rotary_pos_emb.unflatten(-1, (2, -1))
+        periods = torch.floor(angles[..., 0, -1] / self.config.query_temperature_positions)
+        self._temperature = 1 + self.config.query_temperature_beta * torch.log1p(periods)
+        return super().forward(*args, rotary_pos_emb=angles[..., :-1].flatten(-2), **kwargs)
+
+    def get_query_key_value_tensors(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """(length, samples, heads, head_dim) queries, not rotated yet, which changes nothing; keys and values as Megatron's."""
+        query, key, value = super().get_query_key_value_tensors(*args, **kwargs)
+        temperature = self._temperature.reshape(len(query), -1, 1, 1)  # of one sample for all, or of each
+        return query * temperature.type_as(query), key, value
 
 
 def yarn_frequencies(

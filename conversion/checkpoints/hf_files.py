@@ -201,7 +201,7 @@ def rows_of_vocabulary(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 # Types with more than a language model whose language model the engine has.
-_LANGUAGE_AND_VISION = ("gemma3",)
+_LANGUAGE_AND_VISION = ("gemma3", "mistral3")
 
 # The scaling of rotary positions that transformers 4 takes where config.json says nothing of it.
 DEFAULT_ROPE_SCALING = {
@@ -219,6 +219,16 @@ DEFAULT_ROPE_SCALING = {
         "beta_slow": 1.0,
         "truncate": False,
         "original_max_position_embeddings": 4096,
+    },
+    "ministral3": {
+        "rope_type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
     },
 }
 
@@ -302,9 +312,23 @@ def load_config(directory: Path) -> PretrainedConfig:
     from transformers import AutoConfig
 
     content = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+    add_missing_class(content.get("model_type"))
     translated = in_words_of_both(content, source=str(directory))
     config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     return config if translated == content else type(config).from_dict(_with_floats(translated))
+
+
+def add_missing_class(model_type: Any) -> None:
+    """Have transformers load Ministral 3, of which version 4 has no class, and predict the next token also beside a vision tower."""
+    if model_type not in ("ministral3", "mistral3"):
+        return
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Mistral3Config, Mistral3ForConditionalGeneration
+
+    AutoModelForCausalLM.register(Mistral3Config, Mistral3ForConditionalGeneration, exist_ok=True)
+    if "ministral3" not in CONFIG_MAPPING:
+        from conversion.checkpoints.ministral3_model import register
+
+        register()
 
 
 def _with_floats(value: Any) -> Any:

@@ -18,6 +18,7 @@ from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from conversion.families.gpt_oss import GPT_OSS
 from conversion.families.granite import GRANITE
 from conversion.families.llama import LLAMA
+from conversion.families.ministral3 import MINISTRAL3, MISTRAL3
 from conversion.families.mistral import MISTRAL
 from conversion.families.olmo2 import OLMO2
 from conversion.families.olmo3 import OLMO3
@@ -32,6 +33,8 @@ _ALL = (
     OPT,
     LLAMA,
     MISTRAL,
+    MINISTRAL3,
+    MISTRAL3,
     GEMMA,
     GEMMA2,
     GEMMA3_TEXT,

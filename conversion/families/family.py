@@ -159,6 +159,7 @@ _COUNTS = frozenset(
         "old_context_len",
         "yarn_old_context_len",
         "longrope_positions",
+        "query_temperature_positions",
         "num_token_types",
         "num_moe_experts",
         "moe_ffn_hidden_size",

@@ -33,6 +33,7 @@ _NOT_AN_OPTION = (
     "rotary_base_local",
     "yarn_factor",
     "longrope_positions",
+    "query_temperature_beta",
     "embedding_multiplier",
     "attention_multiplier",
     "residual_multiplier",

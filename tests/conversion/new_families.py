@@ -96,20 +96,10 @@ NEW = {
         {"model.layers.0.per_layer_projection.weight": (32, 4), "model.per_layer_model_projection.weight": (16, 32)},
         ROWS,
     ),
-    "ministral3": New(
-        "ministral3",
-        SIZES,
-        UNTIED,
-        {"model.layers.0.self_attn.q_proj.weight": (32, 32), "model.layers.0.mlp.gate_proj.weight": (48, 32)},
-    ),
-    "mistral3": New(
-        "mistral3",
-        {
-            "text_config": {"model_type": "ministral3", **SIZES, "tie_word_embeddings": True},
-            "image_token_index": 7,
-            "tie_word_embeddings": True,
-        }
-        | {"vision_config": {"model_type": "pixtral", **VISION}},
+    "llava": New(
+        "llava",
+        {"text_config": {"model_type": "mistral", **SIZES, "tie_word_embeddings": True}, "image_token_index": 7}
+        | {"tie_word_embeddings": True, "vision_config": {"model_type": "pixtral", **VISION}},
         {"language_model.model.embed_tokens.weight": 32},
         {
             "language_model.model.layers.0.self_attn.q_proj.weight": (32, 32),

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
+from conversion.checkpoints.hf_files import add_missing_class
 from conversion.families import FAMILIES
+
+add_missing_class("ministral3")
 
 SEQUENCE_LENGTH = 40
 ITERATION, SAMPLES, TRAINED_LENGTH = 30, 480, 64  # of a checkpoint as Megatron-LM would leave it
@@ -128,6 +131,22 @@ CASES["gpt_oss"] = Case(
     "gpt_oss",
     {"vocab_size": 327, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "rope_theta": 100.0}
     | {"rope_scaling": {**YARN, "truncate": False}},
+)
+# Queries grow three times within 40 tokens.
+MINISTRAL3 = {
+    "head_dim": 12,
+    "rope_theta": 100.0,
+    "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+}
+CASES["ministral3"] = Case("ministral3", {"vocab_size": 335, **MINISTRAL3})
+CASES["mistral3"] = Case(
+    "mistral3",
+    {
+        "text_config": {"model_type": "ministral3", "vocab_size": 337, **SIZES, **MINISTRAL3, "tie_word_embeddings": True},
+        "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+        | {"image_size": 28, "patch_size": 14},
+        "image_token_index": 336,
+    },
 )
 CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
 # Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.

@@ -340,7 +340,7 @@ def test_automodel_is_told_of_shares_groups_and_frozen_parts(inputs: Inputs, tmp
     assert [bool(re.search(vectors["pattern"], name)) for name in names] == [True, True, False]
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "granite4", "mistral3"])
+@pytest.mark.parametrize("name", ["qwen3_5", "granite4", "llava"])
 def test_automodel_is_given_families_that_the_engine_does_not_have(name: str, inputs: Inputs, tmp_path: Path) -> None:
     """And what is not frozen of them is found by its place beside the embeddings; a vision tower stays as it is where all but some sets do."""
     source = save_plain(name, tmp_path / "source", AutoTokenizer.from_pretrained(inputs.tokenizer))
@@ -352,5 +352,5 @@ def test_automodel_is_given_families_that_the_engine_does_not_have(name: str, in
         words.append("model.expert_balance=0")
     call_command("recipes.export", *words, "--to", "automodel", "--output", tmp_path / "out")
     frozen = yaml.safe_load((tmp_path / "out/config.yaml").read_text())["freeze_config"]
-    layers = {"qwen3_5": "model.language_model.layers.0", "granite4": "model.layers.0", "mistral3": "language_model.model.layers.0"}
+    layers = {"qwen3_5": "model.language_model.layers.0", "granite4": "model.layers.0", "llava": "language_model.model.layers.0"}
     assert frozen["freeze_modules"] == [{"glob": "*"}] and {"path": layers[name]} in frozen["unfreeze_modules"]
