@@ -294,8 +294,10 @@ GPT_OSS = Architecture(
     {**_SILU, "attention_bias": True, "swiglu_limit": 7.0},
     derived=lambda config, get: _layer_types(config, get, 2),
 )
+MINISTRAL3 = replace(MISTRAL, model_type="ministral3", hf_class="Ministral3ForCausalLM")
 ARCHITECTURES = {
     "llama": LLAMA,
+    "mistral3": MINISTRAL3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen3moe": QWEN3_MOE,
@@ -309,6 +311,7 @@ ARCHITECTURES = {
 }
 _WITH_WINDOW = {"llama": MISTRAL, "olmo2": OLMO3}
 
+TEMPERATURE = "attention.temperature_scale"
 _REQUIRED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")
 _REQUIRED_OF_EXPERTS = ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size")
 
@@ -322,6 +325,8 @@ def architecture_of(metadata: Mapping[str, Any], source: str) -> Architecture:
     name = metadata.get("general.architecture")
     if name not in ARCHITECTURES:
         raise ValueError(f"{source} has the architecture {name!r}, which is not supported; known are {', '.join(ARCHITECTURES)}")
+    if name == "mistral3" and f"{name}.{TEMPERATURE}" not in metadata:  # a plain Mistral, as in Mistral Small 3.1
+        return MISTRAL if metadata.get(f"{name}.attention.sliding_window") else LLAMA
     has_window = metadata.get(f"{name}.attention.sliding_window") and name in _WITH_WINDOW
     return _WITH_WINDOW[name] if has_window else ARCHITECTURES[name]
 
@@ -392,6 +397,10 @@ def rope_scaling(architecture: Architecture, get: Get, source: str) -> dict[str,
     if (multiplier := get("rope.scaling.yarn_attn_factor", None)) is not None:
         by_factor = 0.1 * math.log(factor) + 1.0  # Peng et al. 2023, equation 22
         scaling["attention_factor"] = by_factor if math.isclose(multiplier, by_factor, rel_tol=1e-6) else multiplier
+    if log_multiplier := get("rope.scaling.yarn_log_multiplier", 0.0):
+        scaling |= {"mscale": 1.0, "mscale_all_dim": log_multiplier}
+    if architecture is MINISTRAL3:
+        scaling["llama_4_scaling_beta"] = get(TEMPERATURE, None)
     # gpt-oss does not round where its ramp begins and ends; llama.cpp does for all models, and files do not tell.
     return scaling | ({"truncate": False} if architecture is GPT_OSS else {})
 

@@ -24,8 +24,9 @@ NAMES = {
     "mlp.gate.": "ffn_gate_inp.", "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks.weight",
 }  # fmt: skip
 ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "olmo3": "olmo2", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+ARCHITECTURES["ministral3"] = "mistral3"
 ATTENTION_IS_FOLLOWED = ("gemma2", "gemma3_text", "olmo2", "olmo3", "gpt_oss")  # by a norm, which in others is the feed-forward part's
-INTERLEAVED = ("llama", "mistral", "smollm3", "granite")
+INTERLEAVED = ("llama", "mistral", "ministral3", "smollm3", "granite")
 PLUS_ONE = ("gemma2", "gemma3_text")
 
 
@@ -102,6 +103,9 @@ def _more_sizes(config: Any, words: dict[str, Any]) -> dict[str, Any]:
     if scaling.get("rope_type") == "yarn":
         sizes["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
         sizes |= {f"rope.scaling.yarn_{key}": scaling[key] for key in ("beta_fast", "beta_slow")}
+    if config.model_type == "ministral3":
+        names = {"rope.scaling.yarn_log_multiplier": "mscale_all_dim", "attention.temperature_scale": "llama_4_scaling_beta"}
+        sizes |= {key: scaling[name] for key, name in names.items()}
     return sizes
 
 

@@ -23,7 +23,7 @@ from tests.conversion.tiny_families import tiny_model
 
 # llama.cpp has no OPT, and no head of an encoder.
 FAMILIES = ["llama2", "mistral", "gemma2", "qwen2", "qwen3"]
-NEWER = ["yarn", "qwen3_moe", "gemma3_text", "smollm3", "olmo2", "olmo3", "apertus", "granite", "gpt_oss"]
+NEWER = ["yarn", "qwen3_moe", "gemma3_text", "smollm3", "olmo2", "olmo3", "apertus", "granite", "gpt_oss", "ministral3"]
 # What llama.cpp takes for granted of an architecture, and its files do not say.
 GRANTED = {
     "gemma3_text": {"sliding_window_pattern": 6, "num_hidden_layers": 7, "query_pre_attn_scalar": 12, "rope_local_base_freq": 10000.0},
