@@ -184,6 +184,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     | _HEADS
     | {"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336}
     | {"max_position_embeddings": 32768, "sliding_window": 4096},
+    **{
+        f"ministral-3-{size}": {"model_type": "mistral3", "image_token_index": 10, "vision_config": {"model_type": "pixtral"}}
+        | {
+            "text_config": {"model_type": "ministral3", "vocab_size": 131072, "hidden_size": hidden, "intermediate_size": inner}
+            | {"num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5}
+            | {"max_position_embeddings": 262144, "sliding_window": None, "tie_word_embeddings": size == "3b"}
+        }
+        for size, hidden, inner, layers in (("3b", 3072, 9216, 26), ("8b", 4096, 14336, 34))
+    },
     "gemma-2-9b": {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584, "intermediate_size": 14336, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "sliding_window": 4096}
     | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192}

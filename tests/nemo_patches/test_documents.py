@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conversion.checkpoints.hf_files import add_missing_class
 from conversion.families import FAMILIES
 from tests.gloo import run_on_gloo
 
@@ -37,6 +38,7 @@ HF: dict[str, dict[str, Any]] = {
     "apertus": {"head_dim": 12, "pad_token_id": 1},
     "phi3": {"partial_rotary_factor": 0.5, "pad_token_id": 1},
     "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 0.4},
+    "ministral3": {"head_dim": 12, "rope_theta": 100.0, "rope_scaling": {**YARN, "llama_4_scaling_beta": 0.7}},
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mistral, adapters": {"sliding_window": 8},
 }
@@ -48,6 +50,7 @@ def models() -> dict[str, dict[str, Any]]:
     """Megatron's configurations of tiny models."""
     from transformers import AutoConfig
 
+    add_missing_class("ministral3")
     made = {}
     for name, changes in HF.items():
         kind = name.split(",")[0]

@@ -113,13 +113,13 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
 
 def _changed(inputs: RunInputs, case: Case) -> RunInputs:
     from common.artifacts import Manifest
+    from conversion.checkpoints.hf_files import tied_by_config
     from conversion.families import family_of
     from data_prep.megatron.index import QA_STAGE
 
     if case.hf is not None:
         family = family_of(case.hf["model_type"], source="the case")
-        tied = bool(case.hf.get("tie_word_embeddings"))
-        model = family.megatron_config(case.hf, tied=tied, source="the case")
+        model = family.megatron_config(case.hf, tied=tied_by_config(case.hf), source="the case")
         data = tuple(replace(manifest, facts={**manifest.facts, "vocab_size": model["vocab_size"]}) for manifest in inputs.train)
         inputs = replace(inputs, family=family.model_type, model=model, train=data)
     if case.num_layers is not None:

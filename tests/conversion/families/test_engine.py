@@ -309,6 +309,8 @@ OF_THIS_PROJECT = (
     "granite",
     "qwen3_moe",
     "gpt_oss",
+    "ministral3",
+    "mistral3",
     "bert",
     "roberta",
     "xlm_roberta",
@@ -326,7 +328,9 @@ NEMO_CLASSES = {
     "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
     "gemma3": ("Gemma3Model", "Gemma3Config1B"),
     **dict.fromkeys(("gemma", "yarn", "llama_bias", "llama_biases", "qwen2_windows", "phi3_long"), ("GPTModel", "EngineConfig")),
-    **dict.fromkeys(("olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss"), ("GPTModel", "EngineConfig")),
+    **dict.fromkeys(
+        ("olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss", "ministral3", "mistral3"), ("GPTModel", "EngineConfig")
+    ),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     **dict.fromkeys(("phi3", "phi3_part"), ("Phi3Model", "Phi3Config")),

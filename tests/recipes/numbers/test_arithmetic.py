@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conversion.checkpoints.hf_files import tied_by_config
 from conversion.families import FAMILIES
 from recipes.numbers import arithmetic
 from recipes.planner.parameters import count_parameters
@@ -53,6 +54,8 @@ def test_parameters_of_gams() -> None:
         ("llama-2-7b", 6.74),
         ("llama-3.1-8b", 8.03),
         ("mistral-7b", 7.24),
+        ("ministral-3-3b", 3.43),
+        ("ministral-3-8b", 8.49),
         ("gemma-2-9b", 9.24),
         ("qwen2-7b", 7.62),
         ("smollm3-3b", 3.08),
@@ -69,7 +72,7 @@ def test_parameters_of_gams() -> None:
 )
 def test_parameters_of_published_models(name: str, billions: float) -> None:
     published = PUBLISHED[name]
-    tied = bool(published.get("tie_word_embeddings"))
+    tied = tied_by_config(published)
     model = FAMILIES[published["model_type"]].megatron_config(published, tied=tied, source=name)
     assert round(count_parameters(model, vocab_size=model["vocab_size"]).total / 1e9, 2) == billions
 

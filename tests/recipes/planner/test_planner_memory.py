@@ -47,6 +47,7 @@ _HF: dict[str, dict[str, Any]] = {
     "olmo2": {"head_dim": 48},
     "olmo2 ungrouped": {"num_key_value_heads": 4},
     "olmo3": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "ministral3": {},
     "apertus": {"pad_token_id": 1},
     "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 2.0},
     "opt documents": {"ffn_dim": 320, "word_embed_proj_dim": 128},

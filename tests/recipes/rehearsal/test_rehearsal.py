@@ -77,6 +77,10 @@ CASES = {
     "gpt-oss, whole experts": Case(
         "low_resource/llama3", "0,3", (*NODE, *PIPELINE, "parallel.sequence_parallel=true"), num_layers=2, hf=PUBLISHED["gpt-oss-20b"]
     ),
+    "ministral3": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["ministral-3-8b"]),
+    "ministral3, tied, documents": Case(
+        "low_resource/llama3", overrides=(*NODE, "data.document_mask=true"), num_layers=2, hf=PUBLISHED["ministral-3-3b"]
+    ),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
