@@ -433,7 +433,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "gpt-oss-20b",
         {"quantization_config": {"quant_method": "gptq"}},
-        "models/x has a quantization_config in its config.json: quantised weights are not converted; convert the model that was quantised, or"
+        "models/x has a quantization_config of gptq in its config.json: quantised weights are not converted; convert the model that was quantised, or"
         " remove the key if the weights are whole again",
     ),
     *(

@@ -243,3 +243,41 @@ def test_it_is_evaluated_as_a_language_model(seeing: Path) -> None:
     generate = transformers_generator(model, tokenizer, Settings(60), batch_size=2)
     with pytest.raises(ValueError, match="64"):
         generate(["A document of more than one window."], 1)
+
+
+# -- Ministral 3 and Mistral Small 3.1 ------------------------------------------------------------------------------------
+
+SMALL = {"model_type": "mistral", "rope_scaling": None, "sliding_window": 8}
+
+
+@pytest.mark.parametrize("names", ["published", "newer"])
+@pytest.mark.parametrize("inner", ["ministral3", "mistral"])
+def test_mistrals_beside_a_tower(inner: str, names: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """There and back whole; evaluated as the language model that can be extracted."""
+    whole = save_tiny_model("mistral3", tmp_path / "hf", tokenizer_dir=tokenizer_dir, **(SMALL if inner == "mistral" else {}))
+    if names == "newer":
+        rename(whole)
+    hf_to_nemo.convert(whole, tmp_path / "nemo")
+    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
+    assert same_files(whole, tmp_path / "back")
+    config = json.loads((tmp_path / "nemo/context/model.json").read_text())["config"]
+    assert ("query_temperature_beta" in config, "window_size" in config) == (inner == "ministral3", inner == "mistral")
+    extract_language_model.extract(whole, tmp_path / "alone")
+    checkpoints = [inspect_checkpoint(folder, name="x") for folder in (whole, tmp_path / "alone")]
+    assert [checkpoint.model_type for checkpoint in checkpoints] == [inner, inner]
+    models = (load_model(checkpoint, device="cpu", dtype="float32") for checkpoint in checkpoints)
+    with torch.no_grad():
+        assert torch.equal(*(model(torch.arange(40)[None]).logits for model in models))
+
+
+def test_other_language_models_beside_its_tower_are_refused(tmp_path: Path) -> None:
+    directory = save_tiny_model("mistral3", tmp_path / "hf")
+    config = json.loads((directory / "config.json").read_text())
+    config["text_config"]["model_type"] = "mistral4"
+    (directory / "config.json").write_text(json.dumps(config))
+    sentence = (
+        "has model_type 'mistral4' in its config.json (expected 'ministral3'): language models of other types are not supported beside"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{directory} {sentence}')}"):
+        hf_to_nemo.convert(directory, tmp_path / "nemo")
+    assert not (tmp_path / "nemo").exists()
