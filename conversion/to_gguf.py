@@ -48,6 +48,7 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
         ValueError: if the script is not there or fails; if the tokenizer cuts words as llama.cpp cannot; if what is read back differs.
     """
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.hf_files import is_multimodal
     from conversion.gguf.file import GGUFFile
     from conversion.gguf.rounding import describe_quantization
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
@@ -56,6 +57,11 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
     if not script.is_file():
         raise ValueError(f"{script} does not exist; give the folder of llama.cpp (its sources, not its programs) by --llama-cpp")
     checkpoint = HFCheckpoint.open(input_dir)
+    if is_multimodal(checkpoint.config):
+        raise ValueError(
+            f"{input_dir} has more than a language model, which llama.cpp has in a file of its own: save the language model alone"
+            " (`python -m conversion.extract_language_model`) and give that"
+        )
     tokenizer = load_tokenizer(input_dir)
     rule = _rule(tokenizer, input_dir)
     name = f"{Path(output_dir).name}-{kind}.gguf"

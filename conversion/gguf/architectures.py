@@ -397,7 +397,7 @@ def rope_scaling(architecture: Architecture, get: Get, source: str) -> dict[str,
     if (multiplier := get("rope.scaling.yarn_attn_factor", None)) is not None:
         by_factor = 0.1 * math.log(factor) + 1.0  # Peng et al. 2023, equation 22
         scaling["attention_factor"] = by_factor if math.isclose(multiplier, by_factor, rel_tol=1e-6) else multiplier
-    if log_multiplier := get("rope.scaling.yarn_log_multiplier", 0.0):
+    if (log_multiplier := get("rope.scaling.yarn_log_multiplier", None)) is not None:
         scaling |= {"mscale": 1.0, "mscale_all_dim": log_multiplier}
     if architecture is MINISTRAL3:
         scaling["llama_4_scaling_beta"] = get(TEMPERATURE, None)

@@ -27,7 +27,7 @@ from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.gguf_files import write_gguf
 from tests.conversion.test_from_gguf import GRANTED, NEWER, tiny_tokenizer
-from tests.conversion.tiny_families import tiny_model
+from tests.conversion.tiny_families import save_tiny_model, tiny_model
 from tests.processes import ROOT
 
 SCRIPT = """
@@ -119,6 +119,10 @@ def test_what_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "convert_hf_to_gguf.py").write_text("def main():\n    raise SystemExit('no such model')\n")
     with pytest.raises(ValueError, match=r"convert_hf_to_gguf.py failed with exit code 1:\n    no such model"):
         export(tmp_path / "hf", tmp_path / "gguf", llama_cpp=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"/seeing has more than a language model, which llama\.cpp has in a file of its own: save the lang"
+    ):
+        export(save_tiny_model("mistral3", tmp_path / "seeing"), tmp_path / "gguf", llama_cpp=tmp_path)
     train_tokenizer(Documents([ROOT / "recipes/demo_text/sl.heldout.txt"]), tmp_path / "unigram", vocab_size=400, kind="unigram")
     shutil.copyfile(tmp_path / "unigram/tokenizer.json", tmp_path / "hf/tokenizer.json")
     with pytest.raises(ValueError, match=r"is a Unigram model, which llama.cpp would cut by the merges of a BPE model"):
