@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from conversion import hf_to_nemo, nemo_to_hf
-from conversion.checkpoints.hf_files import in_words_of_both
+from conversion.checkpoints.hf_files import add_missing_class, in_words_of_both
 from conversion.families import FAMILIES
 from conversion.verify import Side, compare_configurations, compare_tensors
 
@@ -52,6 +52,7 @@ def save(config: dict[str, Any], directory: Path) -> Path:
     """A folder with this very config.json and random tensors of the class that it names, all of them far from zero and one."""
     torch.manual_seed(0)
     said = copy.deepcopy(config)
+    add_missing_class(said["model_type"])
     library = AutoModelForMaskedLM if FAMILIES[said["model_type"]].masked else AutoModelForCausalLM
     model = library.from_config(AutoConfig.for_model(said.pop("model_type"), **said))
     for parameter in model.parameters():

@@ -213,7 +213,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("family", ["opt", "llama3", "mistral", "gemma2", "gemma3", "qwen3"])
+@pytest.mark.parametrize("family", ["opt", "llama3", "mistral", "mistral3", "gemma2", "gemma3", "qwen3"])
 @pytest.mark.parametrize("overlap", [0, 40])
 def test_block_by_block_is_as_all_at_once(family, overlap, monkeypatch):
     """With windows of attention shorter than the text and with caps; blocks of 16 tokens, the last of them shorter."""
