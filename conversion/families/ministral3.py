@@ -1,6 +1,6 @@
 """Ministral 3 and Devstral 2 (Mistral AI 2025): Mistral with YaRN, whose queries grow with their position.
 
-The larger part stands beside a vision tower (`mistral3`), which is kept aside as it is.  So does the plain Mistral of Mistral Small 3.1 and 3.2.
+Most stand beside a vision tower (`mistral3`), which is kept aside as it is.  So does the plain Mistral of Mistral Small 3.1.
 """
 
 from __future__ import annotations

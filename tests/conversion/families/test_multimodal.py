@@ -97,8 +97,9 @@ def test_the_language_model_alone(prefix: str, tmp_path: Path, tokenizer_dir: Pa
 
 @pytest.fixture(params=["published", "newer"])
 def seeing(request: pytest.FixtureRequest, tmp_path: Path, tokenizer_dir: Path) -> Path:
-    """A tiny Gemma 3 with its vision tower and processor, in the names of the published files or of a newer transformers."""
-    directory = save_tiny_model("gemma3", tmp_path / "gemma3", tokenizer_dir=tokenizer_dir)
+    """A tiny Gemma 3 with its vision tower and processor, in the names of the published files or of a newer transformers; or another model."""
+    name = "gemma3" if request.param in ("published", "newer") else request.param
+    directory = save_tiny_model(name, tmp_path / "seeing", tokenizer_dir=tokenizer_dir)
     for name, content in PROCESSOR.items():
         (directory / name).write_bytes(content)
     if request.param == "newer":
@@ -172,6 +173,7 @@ def test_published_files_leave_out_the_size_of_the_vocabulary(tmp_path: Path, to
     assert hf_to_nemo.convert(directory, tmp_path / "nemo").facts["vocab_size"] == 262208
 
 
+@pytest.mark.parametrize("seeing", ["published", "newer", "mistral3"], indirect=True)
 def test_transfer_to_another_vocabulary(seeing: Path, tmp_path: Path) -> None:
     """Rows change, the tower does not; ids follow in both configs, and a token of an image that is gone is one that no text has."""
     target_dir = tmp_path / "target"
