@@ -5,7 +5,7 @@
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
 - Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
-- Ministral 3's queries, which grow with their position.
+- Ministral 3's attention temperature, which depends on the position.
 - OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
 - gpt-oss's sinks, and its experts with biases, which no tensor-parallel ranks share; without TransformerEngine everywhere.
 - Intra-document attention masking, without a mask of all pairs of tokens.

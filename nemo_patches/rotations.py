@@ -1,10 +1,10 @@
-"""Rotary positions that Megatron has not: YaRN, LongRoPE, two kinds in one model, and queries that grow with their position.
+"""Rotary positions that Megatron has not: YaRN, LongRoPE, two kinds in one model, and a temperature by position.
 
 Of these, layers with a window rotate by one base, those without by another (Gemma 3) or by YaRN (OLMo 3).
 
 Megatron hands every layer the same angles.  Here they are those of both kinds in one tensor, so that whatever becomes of them on the way,
-documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.  For Ministral 3's queries the position itself
-is such an angle, of a rotation by 1.
+documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.  For Ministral 3's
+attention temperature the position itself is such an angle, of a rotation by 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ministral 3 for transformers 4, which has not the class: Mistral's with YaRN's defaults and queries that grow with their position.
+"""Ministral 3 for transformers 4, which has no class of it: Mistral's with YaRN and an attention temperature that depends on the position.
 
 Names and numbers are those of transformers 5, which loads the same folders by a class of its own.
 """

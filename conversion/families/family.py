@@ -99,8 +99,9 @@ class Family:
         """
         quantized = config.get("quantization_config")
         if quantized and not self.reads_quantized(config):
+            method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
             raise ValueError(
-                f"{source} has a quantization_config of {_method(quantized)} in its config.json: quantised weights are not converted; convert the model that was"
+                f"{source} has a quantization_config of {method} in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"
             )
         config = self.language_part(config) if self.language_part else config
@@ -139,11 +140,6 @@ class Family:
         """
         module, _, function = self.engine.partition(":")
         return getattr(importlib.import_module(module), function)(model, **arguments)
-
-
-def _method(quantized: Any) -> str:
-    """The quantization that a config.json names."""
-    return str(quantized.get("quant_method", "an unnamed method")) if isinstance(quantized, Mapping) else "an unnamed method"
 
 
 def _of_the_body(table: Sequence[Rule]) -> Sequence[Rule]:

@@ -23,7 +23,7 @@ TABLE = (*gemma2.TABLE, QK_NORMS)
 
 
 def beside_a_tower(table: Sequence[Rule]) -> dict[str, Any]:
-    """The fields of a family whose language model, of this table, stands beside a vision tower: as published, and as a newer transformers names it."""
+    """Tables of a language model beside a vision tower: by the names of published files, and by those of a newer transformers."""
     published = below(table, {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."})
     newer = below(table, {"model.": "model.language_model."})
     return {

@@ -157,7 +157,7 @@ def _yarn_scale(factor: float, weight: float) -> float:
 
 
 def nemo_classes(megatron: Mapping[str, Any], *, module: str, model: str, config: str) -> NeMoClasses | None:
-    """NeMo's classes of a family, of which none knows YaRN, LongRoPE, queries that grow, a bias behind the attention alone, or windows told layer by layer."""
+    """NeMo's classes of a family; none knows YaRN, LongRoPE, attention temperatures, a bias behind the attention alone, windows by layer."""
     of_ours = ("yarn_factor", "longrope_positions", "query_temperature_beta", "add_proj_bias")
     is_ours = any(key in megatron for key in of_ours) or isinstance(megatron.get("window_attn_skip_freq"), list)
     return None if is_ours else NeMoClasses(f"nemo.collections.llm.gpt.model.{module}", model=model, config=config)

@@ -1,4 +1,4 @@
-"""Ministral 3 and Devstral 2 (Mistral AI 2025): Mistral with YaRN, whose queries grow with their position.
+"""Ministral 3 and Devstral 2 (Mistral AI 2025): Mistral with YaRN and an attention temperature that depends on the position.
 
 Most stand beside a vision tower (`mistral3`), which is kept aside as it is.  So does the plain Mistral of Mistral Small 3.1.
 """

@@ -15,7 +15,7 @@ from conversion.families.family import Family, Require
 REQUIREMENTS = (
     llama.NO_OTHER_ACTIVATION,
     llama.ALL_DIMENSIONS_ROTATE,
-    Require("layer_types", None, "models whose layers differ, such as Ministral, are not supported"),
+    Require("layer_types", None, "models whose layers differ, such as Ministral 8B of 2024, are not supported"),
 )
 
 DEFAULTS = {

@@ -25,7 +25,7 @@ _LACKS = {
     "add_proj_bias": "biases in the attention that do not depend on those of the feed-forward part",
     "embedding_multiplier": "multipliers of embeddings, scores, branches and logits",
     "longrope_positions": "rotary positions whose factors change with the length of a sample",
-    "query_temperature_beta": "queries that are multiplied by their position",
+    "query_temperature_beta": "an attention temperature that depends on the position",
     "xielu": "the activation xIELU",
 }
 # What Megatron-core fixes of Llama 3.1's rotary positions; the scale alone can be chosen.

@@ -132,7 +132,7 @@ CASES["gpt_oss"] = Case(
     {"vocab_size": 327, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "rope_theta": 100.0}
     | {"rope_scaling": {**YARN, "truncate": False}},
 )
-# Queries grow three times within 40 tokens.
+# The attention's temperature changes twice within 40 tokens.
 MINISTRAL3 = {
     "head_dim": 12,
     "rope_theta": 100.0,

@@ -307,7 +307,7 @@ REQUIRED: list[tuple[str, str, Any, Any, str]] = [
         "layer_types",
         ["full_attention"],
         None,
-        "models whose layers differ, such as Ministral, are not supported",
+        "models whose layers differ, such as Ministral 8B of 2024, are not supported",
     ),
     ("gemma-2-9b", "hidden_activation", "gelu", "gelu_pytorch_tanh", ACTIVATION),
     ("gemma-2-9b", "attention_bias", True, False, BIASES),

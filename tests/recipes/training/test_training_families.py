@@ -20,7 +20,7 @@ SHAPE = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mistral3"])
 def test_a_family_is_planned_trained_and_exported(family: str, inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ministral 3's samples are three times as long as its queries stay as they are, and its vision tower comes back as it was."""
+    """The samples are longer than Ministral 3's attention temperature stays 1, and its vision tower comes back as it was."""
     hf, nemo = tmp_path / "hf", tmp_path / "nemo"
     if family == "llama":
         call_command("conversion.new_model", "--model-type", "llama", *SHAPE, "--tokenizer", inputs.tokenizer, "--output", hf)
