@@ -45,7 +45,7 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
 
     A query at position p is multiplied by 1 + beta * log(1 + floor(p / positions)), so that attention over long texts stays sharp.
     """
-    rope = config["rope_scaling"] or DEFAULTS["rope_scaling"]
+    rope = config["rope_scaling"] or DEFAULT_ROPE_SCALING["ministral3"]
     numbers = mistral.to_megatron({**config, "rope_scaling": rope})
     beta, positions = rope["llama_4_scaling_beta"], rope["original_max_position_embeddings"]
     if beta == 0:
