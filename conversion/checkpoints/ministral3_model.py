@@ -13,17 +13,34 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MistralCon
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.mistral.modeling_mistral import MistralAttention, apply_rotary_pos_emb, eager_attention_forward
 
-from conversion.families.ministral3 import DEFAULTS
+_ROPE: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+_ROPE |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_DEFAULTS = {
+    "vocab_size": 131072,
+    "num_hidden_layers": 34,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "pad_token_id": 11,
+}
 
 
 class Ministral3Config(MistralConfig):  # type: ignore[misc]
-    """The values of a config.json."""
+    """The values of a config.json; the defaults are those of transformers 5."""
 
     model_type = "ministral3"
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**{"pad_token_id": 11, **DEFAULTS, **values})
-        self.rope_scaling = values.get("rope_scaling") or DEFAULTS["rope_scaling"]
+        super().__init__(**{**_DEFAULTS, **values})
+        self.rope_scaling = values.get("rope_scaling") or dict(_ROPE)
 
 
 class Ministral3Attention(MistralAttention):  # type: ignore[misc]
