@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -169,10 +170,11 @@ def test_what_is_not_sure_is_refused_by_name(case: str, tokenizer: Any, target: 
     name, add, drop, config, sentence = REFUSED[case]
     shapes = {key: tuple(len(tokenizer) + PADDING if size == "rows" else size for size in shape) for key, shape in add.items()}
     source, out = changed(save_plain(name, tmp_path / "source", tokenizer), shapes, drop, **config), tmp_path / "out"
+    copy = shutil.copytree(source, tmp_path / "copy")
     for main, options in (
         (transfer.main, ["--source", str(source), "--tokenizer", str(target), "--method", "mean"]),
         (edit_vocabulary.main, ["--input", str(source), "--append-rows", "1"]),
-        (merge.main, ["--method", "linear", "--models", f"a={source}:1", f"b={source}:1"]),
+        (merge.main, ["--method", "linear", "--models", f"a={source}:1", f"b={copy}:1"]),
     ):
         with pytest.raises(ValueError, match=sentence):
             main([*options, "--output", str(out)])
