@@ -135,6 +135,7 @@ CASES["gpt_oss"] = Case(
 # The attention's temperature changes twice within 40 tokens.
 MINISTRAL3 = {
     "head_dim": 12,
+    "pad_token_id": 1,
     "rope_theta": 100.0,
     "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
 }
