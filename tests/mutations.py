@@ -158,7 +158,10 @@ def _probe(root: Path, reached: Path) -> None:
 
 
 def _copy(root: Path) -> Path:
-    """A clone of the last commit, with the checkout's environment."""
+    """A clone of the last commit, with the checkout's environment; one that is there, with its compiled files, is set back to it."""
+    if (root / ".git").is_dir():
+        subprocess.run(["git", "-C", str(root), "checkout", "--quiet", "."], check=True)
+        return root
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(root)], check=True)
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
