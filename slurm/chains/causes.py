@@ -24,7 +24,7 @@ IN_USE = "directory in use"  # another training holds the lease
 TAKEN_OVER = "taken over"  # another training has taken the lease, as when Slurm had lost the node and started the job again
 DAMAGED = "damaged checkpoint"  # which is then set aside
 FAILED = "failed"
-VANISHED = "killed without a word"
+VANISHED = "killed without a message"
 
 SAVED = (FINISHED, TIME_LIMIT, SIGNALLED, STOPPED)  # ends without a failure, after a checkpoint
 OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, HUNG, DAMAGED, FAILED, VANISHED)  # the others are the cluster's or somebody's

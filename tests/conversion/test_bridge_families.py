@@ -49,7 +49,7 @@ def test_bridge_computes_our_export(name: str, found: dict[str, dict[str, Any]])
 
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_rotations_that_bridge_does_not_have(name: str, found: dict[str, dict[str, Any]]) -> None:
-    """Read without a word, and computed otherwise, as docs/publishing.md says; the weights come back."""
+    """Read in silence, and computed otherwise, as docs/publishing.md says; the weights come back."""
     assert found[name]["largest_difference"] > 1e-2 and found[name]["not_back"] == []
 
 

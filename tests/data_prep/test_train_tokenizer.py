@@ -215,7 +215,7 @@ def test_names_given_twice(slovene_text: Path, tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_text_like_any_other(slovene_text: Path) -> None:
-    """SentencePiece drops lines over its limit without a word; one document of one line would teach it nothing."""
+    """SentencePiece drops lines over its limit in silence; one document of one line would teach it nothing."""
     lines = slovene_text.read_text(encoding="utf-8").splitlines()
     one_line = " ".join(lines)
     assert len(one_line) > 5 * MAX_WORD_CHARACTERS

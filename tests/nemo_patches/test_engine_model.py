@@ -70,7 +70,7 @@ def test_no_tensor_has_a_number_for_each_query_and_key(one_rank: dict[str, Any])
 
 
 def test_sinks_where_samples_are_cut_among_ranks_are_refused(one_rank: dict[str, Any]) -> None:
-    """Their gradient would be lost without a word."""
+    """Their gradient would be lost in silence."""
     assert one_rank["sinks_over_ranks"] == ("context_parallel_size is 2, but sinks get no gradient with context parallelism; expected 1")
 
 
