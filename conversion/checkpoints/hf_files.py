@@ -232,6 +232,18 @@ DEFAULT_ROPE_SCALING = {
     },
 }
 
+# What transformers 5 takes of a Ministral 3 where config.json says nothing of it.
+MINISTRAL3_DEFAULTS = {
+    "vocab_size": 131072,
+    "num_hidden_layers": 34,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+    "rope_scaling": DEFAULT_ROPE_SCALING["ministral3"],
+    "sliding_window": None,
+}
+
 
 def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     """A config.json with what transformers 5 says in words of its own also in those of transformers 4: rotary positions, numbers of experts.
@@ -328,7 +340,7 @@ def add_missing_class(model_type: Any) -> None:
     if "ministral3" not in CONFIG_MAPPING:
         from conversion.checkpoints.ministral3_model import register
 
-        register()
+        register(MINISTRAL3_DEFAULTS)
 
 
 def _with_floats(value: Any) -> Any:

@@ -5,7 +5,8 @@ Names and numbers are those of transformers 5, which loads the same folders by a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,34 +14,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MistralCon
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.mistral.modeling_mistral import MistralAttention, apply_rotary_pos_emb, eager_attention_forward
 
-_ROPE: dict[str, Any] = {
-    "rope_type": "yarn",
-    "factor": 16.0,
-    "original_max_position_embeddings": 16384,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-}
-_ROPE |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
-_DEFAULTS = {
-    "vocab_size": 131072,
-    "num_hidden_layers": 34,
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1000000.0,
-    "sliding_window": None,
-    "pad_token_id": 11,
-}
-
 
 class Ministral3Config(MistralConfig):  # type: ignore[misc]
-    """The values of a config.json; the defaults are those of transformers 5."""
+    """The values of a config.json; `register` gives the defaults."""
 
     model_type = "ministral3"
+    defaults: ClassVar[Mapping[str, Any]]
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**{**_DEFAULTS, **values})
-        self.rope_scaling = values.get("rope_scaling") or dict(_ROPE)
+        super().__init__(**{"pad_token_id": 11, **self.defaults, **values})
+        self.rope_scaling = values.get("rope_scaling") or dict(self.defaults["rope_scaling"])
 
 
 class Ministral3Attention(MistralAttention):  # type: ignore[misc]
@@ -101,8 +84,9 @@ class Ministral3ForCausalLM(MistralForCausalLM):  # type: ignore[misc]
             layer.self_attn.__class__ = Ministral3Attention
 
 
-def register() -> None:
-    """Have transformers load the type."""
+def register(defaults: Mapping[str, Any]) -> None:
+    """Have transformers load the type, with values for the keys that a config.json lacks."""
+    Ministral3Config.defaults = defaults
     AutoConfig.register(Ministral3Config.model_type, Ministral3Config, exist_ok=True)
     AutoModel.register(Ministral3Config, Ministral3Model, exist_ok=True)
     AutoModelForCausalLM.register(Ministral3Config, Ministral3ForCausalLM, exist_ok=True)

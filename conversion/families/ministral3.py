@@ -9,22 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING
+from conversion.checkpoints.hf_files import MINISTRAL3_DEFAULTS
 from conversion.families import llama, mistral
 from conversion.families.family import Family, Require
 from conversion.families.gemma3 import beside_a_tower
 
-DEFAULTS = {
-    **mistral.DEFAULTS,
-    "vocab_size": 131072,
-    "num_hidden_layers": 34,
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1000000.0,
-    "rope_scaling": DEFAULT_ROPE_SCALING["ministral3"],
-    "sliding_window": None,
-}
+DEFAULTS = {**mistral.DEFAULTS, **MINISTRAL3_DEFAULTS}
 
 # What transformers takes for a language model that a file of `mistral3` leaves out: that of Mistral Small 3.1.
 _MISTRAL_SMALL = {
@@ -45,7 +35,7 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
 
     A query at position p is multiplied by 1 + beta * log(1 + floor(p / positions)), so that attention over long texts stays sharp.
     """
-    rope = config["rope_scaling"] or DEFAULT_ROPE_SCALING["ministral3"]
+    rope = config["rope_scaling"] or DEFAULTS["rope_scaling"]
     numbers = mistral.to_megatron({**config, "rope_scaling": rope})
     beta, positions = rope["llama_4_scaling_beta"], rope["original_max_position_embeddings"]
     if beta == 0:

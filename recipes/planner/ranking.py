@@ -83,9 +83,8 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
     unit = asked.batch_unit or batch
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
-            most = (
-                1 if model.config.get("softmax_type") == "learnable" else num_devices // (tensor * pipeline)
-            )  # see recipes.rules.layout_checks
+            has_sinks = model.config.get("softmax_type") == "learnable"  # which are not trained with context parallelism
+            most = 1 if has_sinks else num_devices // (tensor * pipeline)
             for context in legal_context_sizes(asked, limit=most):
                 replicas, left = divmod(num_devices, tensor * context * pipeline)
                 if left or not replicas or unit % replicas:
