@@ -233,7 +233,7 @@ DEFAULT_ROPE_SCALING = {
 }
 
 # What transformers 5 takes of a Ministral 3 where config.json says nothing of it.
-MINISTRAL3_DEFAULTS = {
+MINISTRAL3_DEFAULTS: dict[str, Any] = {
     "vocab_size": 131072,
     "num_hidden_layers": 34,
     "head_dim": 128,
