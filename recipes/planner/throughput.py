@@ -6,7 +6,7 @@ hardware reaches of its rates is `Efficiency`; how it was found, and how far it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import visible_share
@@ -48,15 +48,11 @@ _FLASH_FORWARD, _FLASH_BACKWARD = 2, 5  # products over the scores; the backward
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Seconds of one optimizer step and their parts on the slowest pipeline stage.
+class PassTime:
+    """Seconds of forward and backward of micro batches on one stage.
 
     Attributes:
-        products, attention, traffic, tensor_parallel: of all micro batches of the step.
         context_parallel: exchanging keys, values and their gradients, nothing of it hidden, which TransformerEngine's ring may do.
-        pipeline: waiting for other stages, and sending to them.
-        data_parallel: reducing gradients and gathering parameters, what no computation hides.
-        optimizer: updating the parameters, and what happens once per step.
     """
 
     products: float
@@ -64,30 +60,26 @@ class StepTime:
     traffic: float
     tensor_parallel: float
     context_parallel: float
-    pipeline: float
-    data_parallel: float
-    optimizer: float
 
     @property
     def total(self) -> float:
-        """Seconds of the step."""
-        parts = self.products + self.attention + self.traffic + self.tensor_parallel + self.context_parallel
-        return parts + self.pipeline + self.data_parallel + self.optimizer
+        """Seconds of all parts."""
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """Seconds of forward and backward of one micro batch on one stage."""
+class StepTime(PassTime):
+    """Seconds of one optimizer step: of all its micro batches on the slowest pipeline stage, and what comes on top.
 
-    products: float
-    attention: float
-    traffic: float
-    tensor_parallel: float
-    context_parallel: float
+    Attributes:
+        pipeline: waiting for other stages, and sending to them.
+        data_parallel: reducing gradients and gathering parameters, what no computation hides.
+        optimizer: updating the parameters, and what happens once per step.
+    """
 
-    @property
-    def total(self) -> float:
-        return self.products + self.attention + self.traffic + self.tensor_parallel + self.context_parallel
+    pipeline: float
+    data_parallel: float
+    optimizer: float
 
 
 def step_time(model: PlannedModel, layout: Layout, gpu: Gpu, *, efficiency: Efficiency = CALIBRATED, kernels: str = "gpu") -> StepTime:
@@ -110,7 +102,7 @@ def step_time(model: PlannedModel, layout: Layout, gpu: Gpu, *, efficiency: Effi
     )
 
 
-def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, efficiency: Efficiency, kernels: str) -> _Pass:
+def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, efficiency: Efficiency, kernels: str) -> PassTime:
     """One micro batch on one stage."""
     shape, tensor, tokens = model.shape, layout.tensor_parallel_size, layout.micro_batch_tokens
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
@@ -137,7 +129,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     # Two forward, two backward, and one at either end of the model. With sequence parallelism they are scattering sums and gatherings, as long;
     # what is gathered again for the gradients of weights goes beside the gradients of inputs (Korthikanti et al. 2022, section 4.2.2).
     reduces = num_layers * 4 + recomputed_all_reduces(layout, num_layers) + 1
-    return _Pass(
+    return PassTime(
         products=num_layers * (around_attention * again.around_attention + feed_forward * again.feed_forward)
         + _head_seconds(model, predicted, vocab_columns, gpu, efficiency),
         attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again.attention,
