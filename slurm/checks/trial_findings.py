@@ -24,6 +24,8 @@ def judge_trial(found: Mapping[str, Any]) -> list[Finding]:
             findings.append(Finding(name, PROBLEM, "the job ended before", "see the log; give it more time with --time"))
         elif "error" in part:
             findings.append(Finding(name, PROBLEM, str(part["error"]), "see the log"))
+        elif "absent" in part:
+            findings.append(Finding(name, NOT_APPLICABLE, str(part["absent"])))
         elif name in _JUDGES:
             findings += _JUDGES[name](part)
     return findings
@@ -80,8 +82,6 @@ def _speeds(part: Mapping[str, Any]) -> list[Finding]:
 
 
 def _attention(part: Mapping[str, Any]) -> list[Finding]:
-    if "absent" in part:
-        return [Finding("attention of documents", NOT_APPLICABLE, str(part["absent"]))]
     findings = []
     for case, value in part.items():
         if isinstance(value, str):

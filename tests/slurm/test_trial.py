@@ -13,7 +13,7 @@ import torch
 from common.command import HUNG
 from slurm import trial
 from slurm.checks.findings import NOT_APPLICABLE, OK, PROBLEM
-from slurm.checks.trial import STEPS, file_system, formula, is_shared
+from slurm.checks.trial import STEPS, Trial, file_system, formula, hang, is_shared
 from slurm.checks.trial_findings import judge_trial
 
 LOSSES = {str(step): 7.0 - step / 10 for step in range(1, STEPS + 1)}
@@ -62,6 +62,13 @@ def test_each_trouble_is_found(part: str, change: dict[str, Any], check: str, fo
 
 def test_a_job_that_ended_before_says_so() -> None:
     assert [finding.state for finding in judge_trial({"engine": SOUND["engine"]})] == [OK] + [PROBLEM] * 6
+
+
+def test_one_rank_cannot_hang_on_another(tmp_path: Path) -> None:
+    found = hang(Trial(tmp_path, 1, has_gpus=True))
+    assert not list(tmp_path.iterdir()), "no run was started"
+    states = {finding.check: finding.state for finding in judge_trial(SOUND | {"a rank that hangs": found})}
+    assert states.pop("a rank that hangs") == NOT_APPLICABLE and set(states.values()) == {OK}
 
 
 def test_the_formula_is_that_of_torch() -> None:
