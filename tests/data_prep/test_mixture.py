@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +226,21 @@ def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Pa
     mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
     mixture(corpora, {"new": tokenizer_dir}, tmp_path / "fresh")
     assert outputs(tmp_path / "out") == outputs(tmp_path / "fresh")
+
+
+def test_a_file_that_was_changed_since_it_was_counted(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    """Of the same size and date, so that only its documents tell."""
+    last, path = corpora[2].paths[1], corpora[0].paths[0]
+    whole, stat = last.read_bytes(), path.stat()
+    last.write_bytes(whole[:-9])
+    with pytest.raises(ValueError, match="is not a complete gzip file"):
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
+    last.write_bytes(whole)
+    path.write_text(path.read_text().replace("novels-7", "novelz-7", 1))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(ValueError, match=f"^{path} was changed while the mixture was made; run again"):
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_left_for_training(tokenizer_dir: Path, tmp_path: Path) -> None:
