@@ -160,7 +160,7 @@ def training(bench: Bench, model: Model, *, fp8: bool = False, resumes: bool = F
         found |= {"a save stops it for, s": stopped[0], "saved, GB": _gigabytes(run / "checkpoints" / checkpoint_name(MEASURED))}
         found["seconds of the resumed command"] = bench.call(*words)
         again = next(row["loss"] for row in read_metrics(run) if row["step"] == LAST)
-        found["loss of the last step, resumed"] = "the same" if again == rows[LAST]["loss"] else f"{again}, not {rows[LAST]['loss']}"
+        found["loss of the last step, resumed"] = "the same" if again == rows[LAST]["loss"] else f"{again - rows[LAST]['loss']:+.1e}"
     shutil.rmtree(run)
     return found
 
@@ -239,7 +239,7 @@ def measure(bench: Bench, *, tiny: bool) -> None:
     def seconds(on_a_gpu: float) -> float:
         return 5 if tiny else on_a_gpu
 
-    for model, usual in ((opt, 180), (llama, 120)):
+    for model, usual in ((opt, 280), (llama, 120)):
         trained = partial(training, bench, model, resumes=model is opt)
         bench.part(model.name, "training", trained, usual_seconds=seconds(usual))
     capability = torch.cuda.get_device_capability() if bench.device == "cuda" else FP8_CAPABILITY
@@ -247,8 +247,8 @@ def measure(bench: Bench, *, tiny: bool) -> None:
         if capability < FP8_CAPABILITY:
             bench.left_out[f"{model.name}, FP8"] = f"compute capability {capability}, where FP8 needs {FP8_CAPABILITY}"
         else:
-            bench.part(f"{model.name}, FP8", "training", partial(training, bench, model, fp8=True), usual_seconds=seconds(60))
-    bench.part("harness", "beside lm-eval", partial(harness, bench, opt), usual_seconds=seconds(60))
+            bench.part(f"{model.name}, FP8", "training", partial(training, bench, model, fp8=True), usual_seconds=seconds(80))
+    bench.part("harness", "beside lm-eval", partial(harness, bench, opt), usual_seconds=seconds(90))
     bench.part("transfer", "token distillation", partial(transfer, bench, opt), usual_seconds=seconds(40))
     for model in (opt, llama):
         bench.part(model.name, "rehearsal", partial(rehearsal, bench, model), usual_seconds=seconds(40))
