@@ -9,7 +9,7 @@ from eval.running.task_runs import TASKS_DIR, find_tasks
 
 ANSWERS = {
     "is yes|da": ([" Yes.", '"da"'], ["yes, it is", ""]),
-    "number 1-100": (["42", " 7. "], ["142", "seven", "4 or 5"]),
+    "number 1-100": (["42", " 7. "], ["142", "seven", "4 or 5", "7" * 9999]),
     "words 1": (["Paris.", "čas"], ["New York", "…"]),
     "words 2-3": (["a b", "don't you say"], ["one", "a b c d"]),
     "sentences 2": (["It rains. It pours!"], ["It rains.", "It rains. It pours", "One. Two. Three."]),
@@ -24,7 +24,7 @@ ANSWERS = {
     "starts nekoč": (["Nekoč je bil kralj."], ["Bil je nekoč."]),
     "ends ?": (["Koliko je ura? "], ["Ura je tri."]),
     "quoted": (['"Hello"', "„Živjo“"], ["Hello", '"']),
-    "json name|age": (['{"name": "Ana", "age": 3}'], ['{"name": "Ana"}', '```{"name": "Ana", "age": 3}```', "[1]"]),
+    "json name|age": (['{"name": "Ana", "age": 3}'], ['{"name": "Ana"}', '```{"name": "Ana", "age": 3}```', "[1]", "[" * 99_999]),
     "language sl": (["Hiša je na hribu, ki ga vidim."], ["The house is on the hill.", "La casa è sul colle.", "???"]),
     "language it": (["Il mercato è nella piazza della chiesa."], ["Trg je pri cerkvi, ki je stara."]),
     "language en": (["There is a forest with the oldest trees of this land."], ["Gozd je star in v njem so medvedi."]),
