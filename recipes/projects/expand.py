@@ -254,7 +254,7 @@ def _add_vocabularies(built: _Stages, source: str, texts: Mapping[str, str], hel
             learned_from = _all(texts, project.source_language, given.languages)
             command = f"data_prep.train_tokenizer --input {learned_from} --model {given.kind} --vocab-size {given.replace}{_mask(built)}"
             tokenizer = built.add(f"tokenizer{end}", command, f"tokenizer{end}")
-        if HELPER in project.transfer.options and "helper" not in built.stages:
+        if HELPER in project.transfer.words and "helper" not in built.stages:
             built.add("helper", f"conversion.new_model {_SHAPE.format(2, 32, 64)} --tokenizer {tokenizer} --seed 1", "helper")
         methods: Sequence[str | None] = [None] if given.keep else given.methods or project.transfer.methods
         for method in methods:
@@ -290,12 +290,12 @@ def _material_for(built: _Stages, methods: Sequence[str]) -> list[str]:
     used = {flag for need, flag in MATERIAL.items() if any(need in METHODS[method].uses for method in methods)}
     words: list[str] = []
     flag = ""
-    for word in built.loaded.project.transfer.options.split():
+    for word in built.loaded.project.transfer.words:
         is_flag = word.startswith("--")
         flag = word if is_flag else flag
-        is_path = flag in MATERIAL.values() and not is_flag and word != HELPER
+        is_path = flag in MATERIAL.values() and not is_flag
         if flag in used or flag not in MATERIAL.values():
-            words.append(built.path(word) if is_path else word)
+            words.append(word if word == HELPER else built.path(word) if is_path else shlex.quote(word))
     return words
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, islice
@@ -168,12 +169,24 @@ def _problems(loaded: LoadedProject) -> Iterator[str]:
     project = loaded.project
     if not _NAME.fullmatch(project.name):
         yield f"name is {project.name!r}; expected letters, digits, - and _, for example slovene"
+    unreadable = list(_quoting_problems(project))
+    yield from unreadable
+    if unreadable:
+        return
     yield from _choice_problems(project)
     yield from _number_problems(project)
     yield from _language_problems(loaded)
     yield from _vocabulary_problems(loaded)
     yield from _path_problems(loaded)
     yield from _work_dir_problems(loaded)
+
+
+def _quoting_problems(project: Project) -> Iterator[str]:
+    for key, options in (("transfer.options", project.transfer.options), ("evaluation.options", project.evaluation.options)):
+        try:
+            shlex.split(options)
+        except ValueError:
+            yield f"{key} is {options!r}, in which a quotation mark or a backslash is left open; quote as in a shell"
 
 
 def _choice_problems(project: Project) -> Iterator[str]:
@@ -217,6 +230,8 @@ def _number_problems(project: Project) -> Iterator[str]:
             yield f"{key} is {value:g}; expected more than 0"
         elif value is not None and key in sizes and value > _MOST_TOKENS:
             yield f"{key} is {value:,}; expected at most {_MOST_TOKENS:,} tokens, more than any published vocabulary has"
+    if 0 < 60 * machine.hours < 1:
+        yield f"machine.hours is {machine.hours:g}, less than a minute; expected the limit of a job, such as 12"
     if training.tokens is not None and training.steps is not None:
         yield "training.tokens and training.steps both say how long to train; give one of them"
     if training.replay is not None and not 0 <= training.replay < 1:
@@ -330,7 +345,7 @@ def _method_problems(project: Project, key: str, method: str, also: Sequence[str
         yield f"{key} names {method}; did you mean {near}? The methods are {', '.join((*also, *METHODS))}"
         return
     for need in METHODS[method].needs:
-        if (option := MATERIAL.get(need)) and option not in project.transfer.options.split():
+        if (option := MATERIAL.get(need)) and option not in project.transfer.words:
             yield f"{key} names {method}, which needs {option}; give it in transfer.options, for example {option} PATH"
 
 
@@ -353,8 +368,8 @@ def _path_problems(loaded: LoadedProject) -> Iterator[str]:
         if (prompts := project.evaluation.prompts) is not None and loaded.path(prompts).is_file():
             yield from _content_problems(loaded, "evaluation.prompts", loaded.path(prompts), "prompt")
         yield from _source_problems(loaded)
-    options = project.transfer.options.split()
-    material = [("transfer.options", path) for flag, path in zip(options, options[1:]) if flag in MATERIAL.values()]
+    words = project.transfer.words
+    material = [("transfer.options", path) for flag, path in zip(words, words[1:]) if flag in MATERIAL.values()]
     single = [
         *material,
         ("text.corpora_dir", project.text.corpora_dir),

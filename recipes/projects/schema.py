@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 
 CLEANING = ("none", "light", "standard", "web")
@@ -59,6 +60,11 @@ class Transfer:
     methods: tuple[str, ...] = ("best",)  # of conversion.transfer, each trained apart; best: the one that conversion.transfer_compare finds
     options: str = ""  # more words for conversion.transfer, such as --helper FOLDER or --vectors FILE
     candidates: tuple[str, ...] = ("mean", "merge", "align", "focus")  # methods among which best is found
+
+    @property
+    def words(self) -> list[str]:
+        """The options, quoted as for a shell."""
+        return shlex.split(self.options)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ def tiny_project(loaded: LoadedProject) -> LoadedProject:
         project=replace(
             project,
             source=TINY,
-            transfer=replace(project.transfer, options=_tiny_options(project.transfer.options)),
+            transfer=replace(project.transfer, options=_tiny_options(project.transfer.words)),
             languages={
                 code: Language((str(_TEXT / f"{name}.train.txt"),), heldout=(str(_TEXT / f"{name}.heldout.txt"),))
                 for code, name in texts.items()
@@ -53,12 +55,13 @@ def _tiny_tasks(family: str) -> dict[str, Any]:
     return {} if family in ENCODERS else {"tasks": ("completion_sl",), "options": "--limit 8"}
 
 
-def _tiny_options(options: str) -> str:
+def _tiny_options(words: Sequence[str]) -> str:
     """A helper that is made here; of other material what is there."""
-    words = options.split()
     pairs = [(flag, value) for flag, value in zip(words, words[1:]) if flag in MATERIAL.values()]
     return " ".join(
-        f"{flag} {HELPER if flag == '--helper' else value}" for flag, value in pairs if flag == "--helper" or Path(value).exists()
+        f"{flag} {HELPER if flag == '--helper' else shlex.quote(value)}"
+        for flag, value in pairs
+        if flag == "--helper" or Path(value).exists()
     )
 
 

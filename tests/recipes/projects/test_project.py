@@ -299,6 +299,11 @@ REFUSED: dict[str, tuple[dict[str, Any] | str, str]] = {
     "no such prompts": (usual(evaluation={"prompts": "p.jsonl"}), "evaluation.prompts is p.jsonl, which does not exist"),
     "prompts that are none": (usual(evaluation={"prompts": "body.jsonl"}), "evaluation.prompts: "),
     "an unknown device": (usual(machine={"device": "tpu"}), "machine.device is 'tpu'; expected cpu, gpu"),
+    "a limit of no time": (usual(machine={"hours": 0.001}), "machine.hours is 0.001, less than a minute"),
+    "an open quotation": (
+        usual(transfer={"options": "--vectors 'a b"}),
+        'transfer.options is "--vectors \'a b", in which a quotation mark',
+    ),
     "no process": (usual(machine={"processes": 0}), "machine.processes is 0; expected more than 0"),
     "the checkout as its output": (usual(machine={"work_dir": str(ROOT)}), "machine.work_dir is"),
     "a file as its output": (usual(machine={"work_dir": "sl.txt/out"}), "sl.txt is a file; give a folder of its own"),
@@ -355,6 +360,10 @@ def test_a_place_with_spaces_and_letters_beyond_ascii(place: Path, monkeypatch: 
     pipeline = checked(expand_project(write(folder, usual())))
     [run] = tasks_of(pipeline, "train_source")
     assert recipe_of(pipeline, run).data.train[0] == f"{folder}/slovene_output/data/source/sl"
+    (folder / "a b.vec").write_text("")
+    given = {"methods": "focus-words", "options": "--vectors 'a b.vec' --seed 2"}
+    words = commands(checked(expand_project(write(folder, usual(transfer=given)))))["start_focus_words"]
+    assert words[words.index("--vectors") :][:4] == ["--vectors", str(folder / "a b.vec"), "--seed", "2"]
     monkeypatch.setenv("HOME", str(place))
     assert load_project(folder / "slovene.yaml", ["machine.work_dir=~/out"]).work_dir == place / "out"
 
