@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from data_prep.tokenizers.extension import Candidate, candidates_of
+from data_prep.tokenizers.extension import Candidate, candidates_of, keeps_digits_apart
 from data_prep.tokenizers.token_bytes import Spelling, spelling_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ AUXILIARY_TOKENS = 50_000
 SPACE = "▁"
 _FEWEST_COUNTS = 2
 # As SentencePiece by default: no token mixes letters with digits or signs, and each has at most one space, at its start.
-_WORDS = r"{space}?[\p{{L}}\p{{M}}]+|{space}?\p{{N}}|{space}?[^\p{{L}}\p{{M}}\p{{N}}{space}]+|{space}"
+_WORDS = r"{space}?[\p{{L}}\p{{M}}]+|{number}|{space}?[^\p{{L}}\p{{M}}\p{{N}}{space}]+|{space}"
 
 
 def train_candidates(description: Mapping[str, Any], sentences: Iterable[str], *, num_tokens: int = AUXILIARY_TOKENS) -> list[Candidate]:
@@ -63,7 +63,8 @@ def _untrained_bpe(description: Mapping[str, Any], spelling: Spelling) -> Tokeni
     tokenizer = Tokenizer.from_str(json.dumps({**_without_tokens(description), "model": model}))
     if spelling.form != "byte-level":
         space = spelling.space_marker or SPACE
-        words = pre_tokenizers.Split(Regex(_WORDS.format(space=space)), "isolated")
+        number = r"\p{N}" if keeps_digits_apart(description) else rf"{space}?\p{{N}}"
+        words = pre_tokenizers.Split(Regex(_WORDS.format(space=space, number=number)), "isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(space, split=False), words])
         tokenizer.decoder = decoders.Metaspace(space)
     return tokenizer

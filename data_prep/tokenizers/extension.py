@@ -8,6 +8,8 @@ Unigram needs a score above that of every other way to write the token; WordPiec
 from __future__ import annotations
 
 import copy
+import json
+import re
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +25,8 @@ _UNKNOWN_PENALTY = 10.0  # of the `tokenizers` library, below the lowest score o
 _SCORE_MARGIN = 1e-3
 _NO_SCORE = float("-inf")
 _NEVER = sys.maxsize
+_DIGIT = re.compile(r"[0-9]")
+_NUMBER = re.compile(r".[0-9]+", re.DOTALL)  # of several digits, or behind a mark for a space
 
 
 @dataclass(frozen=True)
@@ -173,17 +177,27 @@ def _joinings(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> I
         symbols = [*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :]]
 
 
+def keeps_digits_apart(description: Mapping[str, Any]) -> bool:
+    """Whether each digit of a number is a token, and none has the space before it: SentencePiece's `split_digits` (Llama 2, Mistral, Gemma)."""
+    added = {entry["content"] for entry in description["added_tokens"]}
+    return not any(_NUMBER.fullmatch(token) and token not in added for token in vocabulary_of(description["model"]))
+
+
 def fits_a_word(tokenizer: Tokenizer) -> Callable[[bytes], bool]:
     """Tell of some bytes whether a tokenizer's pre-tokenizer leaves them whole, so that they can become one token.
 
+    A digit beside anything else does not fit where the tokenizer keeps digits apart: numbers would be cut in another way, in every language.
     Bytes that are not whole characters are given the benefit of the doubt.
     """
+    has_digits_apart = keeps_digits_apart(json.loads(tokenizer.to_str()))
 
     def fits(data: bytes) -> bool:
         try:
             text = data.decode()
         except UnicodeDecodeError:
             return True
+        if has_digits_apart and len(text) > 1 and _DIGIT.search(text):
+            return False
         if tokenizer.normalizer is not None:
             text = tokenizer.normalizer.normalize_str(text)
         return tokenizer.pre_tokenizer is None or len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 
 import pytest
@@ -13,7 +14,17 @@ from transformers import PreTrainedTokenizerFast
 
 from data_prep.mixing.sentences import sample_sentences, sentences
 from data_prep.tokenizers.auxiliary import train_candidates
-from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word, joined, joining_steps
+from data_prep.tokenizers.continued_bpe import continue_merges
+from data_prep.tokenizers.extension import (
+    Candidate,
+    Extension,
+    candidates_of,
+    extend_tokenizer,
+    fits_a_word,
+    joined,
+    joining_steps,
+    next_id,
+)
 from data_prep.tokenizers.pruning import prune_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, sentencepiece_like, unigram, wordpiece
 from tests.data_prep.packed import refusal
@@ -71,6 +82,24 @@ def test_new_tokens_shorten_the_new_language_and_text_survives(kind: str) -> Non
     for line in english.splitlines():
         if not any(i >= extension.first_id for i in ids_of(new, line)):
             assert ids_of(new, line) == ids_of(old, line)
+
+
+@pytest.mark.parametrize("kind", ["marked", "unigram"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_numbers_are_cut_as_the_source_cuts_them(kind: str, apart: bool) -> None:
+    """A source that keeps digits apart gets no token such as `▁1` or `19`, which would be in the numbers of every language."""
+    years = [f"Leta {1800 + i % 200} je bilo {i % 30} dni." for i in range(2000)]
+    old = description(KINDS[kind](re.sub(r"\d", "", demo_text("en")), num_tokens=700))
+    numbers = [*"0123456789", *([] if apart else ["▁1"])]
+    if kind == "unigram":
+        old["model"]["vocab"] += [[number, -5.0] for number in numbers]
+    else:
+        old["model"]["vocab"] |= {number: next_id(old) + place for place, number in enumerate(numbers)}
+    text = [*demo_text("sl").splitlines(), *years]
+    found = [extend_tokenizer(old, train_candidates(old, text), None, fits=fits_a_word(Tokenizer.from_str(json.dumps(old))))]
+    found += [continue_merges(old, text, 300)] if kind == "marked" else []
+    for extension in found:
+        assert any(re.search(".[0-9]|[0-9].", token) for token in extension.tokens) != apart, extension.tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
