@@ -8,14 +8,71 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from common import command
+from common.plain_files import read_yaml
 from common.tables import markdown_table
-from recipes.planner.published import Row, rows
+from recipes.planner.hardware import GPUS, Gpu
+from recipes.planner.layout import Layout
+from recipes.planner.parameters import PlannedModel
 from recipes.planner.throughput import CALIBRATED, Efficiency, step_time
+from recipes.rules.schema import RecomputationRecipe
 
 BOUND = 0.15  # what the model claims of the rows that it covers
+_ONE_GPU = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "devices_per_node": 8}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published number.
+
+    Attributes:
+        tokens_per_second: per GPU, as published.
+        uncovered: why the model does not claim to predict it; None where it does.
+        calibrates: whether the shares of `Efficiency` are fitted on it.
+    """
+
+    name: str
+    source: str
+    model: PlannedModel
+    gpu: Gpu
+    layout: Layout
+    tokens_per_second: float
+    uncovered: str | None = None
+    calibrates: bool = False
+
+
+def rows() -> list[Row]:
+    """All published numbers, those of calibration first."""
+    found = read_yaml(Path(__file__).with_name("published_rates.yaml"))
+    gpus = {name: replace(GPUS[gpu.pop("like")], **gpu) for name, gpu in found["gpus"].items()}
+    every = [
+        _row({"source": group["source"], **group["shared"], **dict(zip(group["columns"], cells))}, found["models"], gpus)
+        for group in found["groups"]
+        for cells in group["rows"]
+    ]
+    return sorted(every, key=lambda row: not row.calibrates)
+
+
+def _row(cells: Mapping[str, Any], models: Mapping[str, Any], gpus: Mapping[str, Gpu]) -> Row:
+    sizes = {field.name: cells[field.name] for field in fields(Layout) if field.name in cells}
+    if sizes.get("recomputation") is not None:
+        sizes["recomputation"] = RecomputationRecipe(**sizes["recomputation"])
+    layout = Layout(**{**_ONE_GPU, **sizes})
+    config = {**models[cells["model"]], "max_position_embeddings": layout.sequence_length}
+    model = PlannedModel(config, vocab_rows=config["vocab_size"])
+    if "step_seconds" in cells:
+        rate = layout.step_tokens / layout.num_devices / cells["step_seconds"]
+    elif "teraflops" in cells:
+        rate = cells["teraflops"] * 1e12 / model.flops_per_token(layout.sequence_length)
+    else:
+        rate = cells["tokens_per_second"]
+    gpu = gpus[cells["gpu"]]
+    return Row(cells["name"], cells["source"], model, gpu, layout, rate, cells.get("uncovered"), cells.get("calibrates", False))
 
 
 def predicted(row: Row, efficiency: Efficiency = CALIBRATED) -> float:
