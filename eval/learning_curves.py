@@ -11,28 +11,23 @@ import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
-from common.figure_style import MARKERS, Palette, drawn
+from common.figure_style import drawn
 from common.pages import Drawing, rendered
 from common.tables import markdown_table
+from eval.reporting.charts import Line, Panel, Point, draw
 from eval.reporting.continuations import Continuations, read_continuations
 from eval.reporting.runs import Evaluated, by_training, training_of
 from eval.running.results import PSEUDO_TEXTS, find_results, load_result
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian", "de": "German", "fr": "French"}
 # Settings that change the figure; two results that differ in one are not comparable.
 _COMPARED_SETTINGS = ("start_token", "context_length", "dtype")
-_METHOD_SERIES = {"focus": 0, "mean": 1, "random": 2, "random-all": 2}  # of the palette's; the others follow
 # What is said of a vocabulary that was not simply replaced.
 _STRATEGIES = {"expand": "expanded", "union": "union", "prune": "pruned"}
 
@@ -70,7 +65,6 @@ class Curve:
     """
 
     label: str
-    method: str
     num_seeds: int
     values: dict[str, dict[int, list[float]]]
 
@@ -176,7 +170,7 @@ def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...
         label += f", {last.head} head" if several_heads and last.head is not None else ""
         label += f" ({_STRATEGIES[last.vocabulary]})" if several_vocabularies and last.vocabulary in _STRATEGIES else ""
         labels.append((label, f"{label}, {recorded.get('name')}", f"{label}, {recorded.get('output')}"))
-        curves.append(Curve(label, name, _num_seeds(several), values))
+        curves.append(Curve(label, _num_seeds(several), values))
     return tuple(replace(curve, label=_label(number, labels)) for number, curve in enumerate(curves))
 
 
@@ -269,135 +263,30 @@ def step_table(comparison: Comparison, text: str) -> tuple[list[str], list[list[
     return ["step", *(curve.label for curve in comparison.curves)], rows
 
 
-def draw(comparison: Comparison, palette: Palette) -> Figure:
-    """One panel per text; lines are named where they end, the range over seeds is shaded."""
-    from matplotlib import pyplot as plt
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    layout = ConstrainedLayoutEngine(wspace=0.06, w_pad=0.08, h_pad=0.08)
-    size = (5.0 * len(comparison.texts), 3.9)
-    figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, layout=layout, squeeze=False)
-    for text, panel in zip(comparison.texts, axes[0]):
-        _draw_panel(panel, comparison, text, palette)
-    axes[0][0].set_ylabel("bits per byte (lower is better)")
-    # Room between labels is known only after the layout; naming lines changes the layout, so twice.
-    ends = [_line_ends(comparison, text, palette) for text in comparison.texts]
-    for _ in range(2):
-        for panel in axes[0]:
-            for label in list(panel.texts):
-                label.remove()
-        figure.draw_without_rendering()
-        for panel, line_ends in zip(axes[0], ends):
-            _name_lines(panel, line_ends)
-    return figure
-
-
-def _colours(comparison: Comparison, palette: Palette) -> list[str]:
-    more = cycle(palette.series[1 + max(_METHOD_SERIES.values()) :])
-    used: set[str] = set()
-    result = []
-    for curve in comparison.curves:
-        # A second head of a method gets a colour of its own.
-        known = curve.method in _METHOD_SERIES and curve.method not in used
-        used.add(curve.method)
-        result.append(palette.series[_METHOD_SERIES[curve.method]] if known else next(more))
-    return result
-
-
-def _draw_panel(panel: Axes, comparison: Comparison, text: str, palette: Palette) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for result in comparison.references:
-        panel.axhline(result.bits_per_byte[text], color=palette.muted, linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
-    for number, (curve, colour) in enumerate(zip(comparison.curves, _colours(comparison, palette))):
-        steps = curve.steps(text)
-        values = [curve.values[text][step] for step in steps]
-        if curve.num_seeds > 1:
-            panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.18, linewidth=0, zorder=2)
-        panel.plot(
-            steps,
-            [fmean(v) for v in values],
-            color=colour,
-            linewidth=1.9,
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=5.5,
-            markeredgecolor=palette.ground,
-            markeredgewidth=0.8,
-            clip_on=False,
-            zorder=3,
-        )
-    panel.set_title(f"{language(text)} (held out)")
-    panel.set_xlabel("training step")
-    panel.set_xlim(0, 1.02 * max(curve.steps(text)[-1] for curve in comparison.curves) or 1)
-    panel.margins(y=0.08)
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    panel.grid(axis="y")
-    panel.tick_params(length=3)
-
-
-def _line_ends(comparison: Comparison, text: str, palette: Palette) -> list[tuple[str, float, str]]:
-    """Name, height and colour of every line at the right edge."""
-    ends = [
-        (curve.label, fmean(curve.values[text][curve.steps(text)[-1]]), colour)
-        for curve, colour in zip(comparison.curves, _colours(comparison, palette))
-    ]
-    return ends + [(result.name, result.bits_per_byte[text], palette.muted) for result in comparison.references]
-
-
-def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
-    """Write names right of the panel at the height of their lines, apart from each other."""
-    points_per_pixel = 72 / panel.figure.dpi
-    height = panel.bbox.height * points_per_pixel
-    low, high = panel.get_ylim()
-    expected = [(value - low) / (high - low) * height for _, value, _ in ends]
-    placed = spread_out(expected, gap=13.0, low=0.0, high=height)
-    for (label, value, colour), y, wish in zip(ends, placed, expected):
-        panel.annotate(
-            label,
-            xy=(1.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(14, y - wish),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)},
-        )
-
-
-def spread_out(expected: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Positions in the order of the wanted ones, at least `gap` apart and as near to the wishes as that allows.
-
-    Between `low` and `high` where there is room for all.
-    """
-    order = sorted(range(len(expected)), key=lambda index: expected[index])
-    # Neighbours that would overlap form a block around the mean of their wishes; blocks that then touch are joined.
-    blocks: list[list[float]] = []
-
-    def first(block: list[float]) -> float:
-        length = gap * (len(block) - 1)
-        return max(low, min(fmean(block) - length / 2, high - length))
-
-    for index in order:
-        block = [expected[index]]
-        while blocks and first(blocks[-1]) + gap * len(blocks[-1]) > first(block):
-            block = blocks.pop() + block
-        blocks.append(block)
-    placed = [first(block) + gap * number for block in blocks for number in range(len(block))]
-    result = [0.0] * len(expected)
-    for index, position in zip(order, placed):
-        result[index] = position
-    return result
+def panels(comparison: Comparison) -> tuple[Panel, ...]:
+    """One panel per text: a line for each curve, with a band over its seeds, and a level for each model that was not adapted."""
+    found = []
+    for text in comparison.texts:
+        lines = []
+        for curve in comparison.curves:
+            values = {step: curve.values[text][step] for step in curve.steps(text)}
+            points = [Point(step, fmean(v), *((min(v), max(v)) if curve.num_seeds > 1 else ())) for step, v in values.items()]
+            lines.append(Line(curve.label, len(lines), tuple(points)))
+        for result in comparison.references:
+            lines.append(Line(result.name, len(lines), (Point(0, result.bits_per_byte[text]),), is_level=True))
+        found.append(Panel(f"{language(text)} (held out)", "training step", "bits per byte (lower is better)", tuple(lines)))
+    return tuple(found)
 
 
 def page(comparison: Comparison, *, title: str, light: bytes, dark: bytes, continuations: Continuations | None = None) -> str:
     """One HTML page that holds all it shows, for light and dark screens."""
-    panels = " and ".join(map(language, comparison.texts))
+    languages = " and ".join(map(language, comparison.texts))
     seeds = max(curve.num_seeds for curve in comparison.curves)
     seed_note = f"Mean of {seeds} seeds, shaded from the lowest to the highest." if seeds > 1 else "One seed per method."
     drawing = Drawing(
         light,
         dark,
-        alternative=f"Bits per byte against training step, one panel each for {panels}; the figures are in the tables below.",
+        alternative=f"Bits per byte against training step, one panel each for {languages}; the figures are in the tables below.",
         caption=f"Each line is a method of initialising the new embeddings. {seed_note}"
         + (" Dashed: models that were not adapted." if comparison.references else ""),
     )
@@ -414,7 +303,8 @@ def page(comparison: Comparison, *, title: str, light: bytes, dark: bytes, conti
 
 def write_outputs(comparison: Comparison, directory: Path, *, title: str, continuations: Continuations | None = None) -> None:
     """Write page, figure (PNG, SVG), tables (Markdown) and all values (CSV)."""
-    light, dark = drawn(lambda palette: draw(comparison, palette), directory / "learning_curves.png")
+    columns = len(comparison.texts)
+    light, dark = drawn(lambda palette: draw(panels(comparison), palette, columns=columns), directory / "learning_curves.png")
     (directory / "learning_curves.svg").write_bytes(light)
     (directory / "learning_curves.html").write_text(
         page(comparison, title=title, light=light, dark=dark, continuations=continuations), encoding="utf-8"

@@ -7,12 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from matplotlib import rc_context
 
-from common.figure_style import LIGHT
-from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
+from eval.learning_curves import main, panels, read_comparison, start_and_end_table, step_table
 from eval.running.results import RESULT_FORMAT
 
 TEXT = {"num_documents": 2, "text_bytes": 100, "unknown_bytes": 0}
@@ -148,22 +144,19 @@ def test_refusals(results, tmp_path):
         read_comparison([tmp_path / "broken"])
 
 
-def test_lines_are_named_where_they_end_and_drawn_through_the_values(results):
+def test_lines_are_drawn_through_the_values(results):
     put_two_methods(results)
     put(results, "source", 5.5, 2.5, stage=None)
-    with rc_context(LIGHT.rc()):
-        figure = draw(read_comparison([results]), LIGHT)
-    figure.draw_without_rendering()
-    target, english = figure.axes
-    assert (target.get_title("left"), english.get_title("left")) == ("Slovene (held out)", "English (held out)")
-    lines = [line.get_xydata().tolist() for line in target.lines if len(line.get_xdata()) == 3]
-    assert lines == [[[0, 4.0], [10, 3.8], [100, 2.0]], [[0, 8.0], [10, 7.8], [100, 6.0]]]
-    assert sorted(label.get_text() for label in target.texts) == ["focus", "random", "source"]
-    for panel in figure.axes:
-        boxes = [label.get_window_extent() for label in panel.texts]
-        assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes), "a name is cut off"
-        heights = sorted(label.xyann[1] * figure.dpi / 72 + panel.transData.transform((0, label.xy[1]))[1] for label in panel.texts)
-        assert all(upper - lower > 12 * figure.dpi / 72 for lower, upper in zip(heights, heights[1:])), "names overlap"
+    put(results, "mean-1", 3.0, 2.0, method="mean", step=0, seed=1)
+    put(results, "mean-2", 5.0, 2.0, method="mean", step=0, seed=2)
+    target, english = panels(read_comparison([results]))
+    assert (target.title, english.title) == ("Slovene (held out)", "English (held out)")
+    assert {line.name: (line.is_level, [(p.x, p.y, p.low, p.high) for p in line.points]) for line in target.lines} == {
+        "focus": (False, [(0, 4.0, None, None), (10, 3.8, None, None), (100, 2.0, None, None)]),
+        "mean": (False, [(0, 4.0, 3.0, 5.0)]),
+        "random": (False, [(0, 8.0, None, None), (10, 7.8, None, None), (100, 6.0, None, None)]),
+        "source": (True, [(0, 5.5, None, None)]),
+    }
 
 
 class Page(HTMLParser):
@@ -213,16 +206,6 @@ def test_the_page_is_whole_and_needs_no_network(results, tmp_path, capsys):
     again = tmp_path / "again"
     main(["--results", str(results), "--output", str(again), "--title", "A & <b>"])
     assert (again / "learning_curves.html").read_bytes() == (output / "learning_curves.html").read_bytes()
-
-
-@given(st.lists(st.floats(0, 100), max_size=6))
-def test_names_keep_their_order_and_distance(wanted):
-    placed = spread_out(wanted, gap=10, low=0, high=100)
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    assert all(placed[b] - placed[a] >= 10 - 1e-6 for a, b in zip(order, order[1:]))
-    assert all(-1e-6 <= position <= 100 + 1e-6 for position in placed)
-    if all(abs(wanted[b] - wanted[a]) >= 10 for a, b in zip(order, order[1:])):
-        assert placed == pytest.approx(wanted)
 
 
 def test_a_method_with_two_vocabularies_is_two_curves(results):
