@@ -38,183 +38,155 @@ class Finding:
         return f"{line}\n{'':<15}-> {self.advice}" if self.advice else line
 
 
+_Verdict = tuple[str, str] | tuple[str, str, str]
+"""State, what was found, and for a problem what to do."""
+
+
 def judge(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None, *, expected_nodes: int) -> list[Finding]:
     """All findings about the nodes of a job.
 
     Args:
         reduce: what rank 0 measured, None where it did not get there.
     """
-    answered = _answered(nodes, expected_nodes)
+    answered = Finding("nodes", *_answered(nodes, expected_nodes))
     if not nodes:
         return [answered]
-    checks: tuple[Callable[[Cluster, Sequence[NodeFacts]], Finding], ...] = (
-        _shared_directory,
-        _python,
-        _packages,
-        _apex,
-        _num_gpus,
-        _driver,
-        _fabric,
-        _clock,
-        _free_space,
-    )
-    return [answered, *(check(cluster, nodes) for check in checks), _all_reduce(cluster, nodes, reduce)]
+    checked = [Finding(name, *check(cluster, nodes)) for name, check in _CHECKS.items()]
+    return [answered, *checked, Finding("all-reduce", *_all_reduce(cluster, nodes, reduce))]
 
 
-def _answered(nodes: Sequence[NodeFacts], expected: int) -> Finding:
+def _answered(nodes: Sequence[NodeFacts], expected: int) -> _Verdict:
     if len(nodes) == expected:
-        return Finding("nodes", OK, f"{expected} of {expected} answered")
-    return Finding(
-        "nodes",
+        return OK, f"{expected} of {expected} answered"
+    return (
         PROBLEM,
         f"{len(nodes)} of {expected} answered{': ' + ', '.join(node.node for node in nodes) if nodes else ''}",
         "the output directory is not on a file system that all nodes share, or a node failed: see the log; exclude a bad node",
     )
 
 
-def _shared_directory(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _shared_directory(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     blind = [node.node for node in nodes if not node.reads_token]
     if blind:
-        return Finding(
-            "shared directory", PROBLEM, f"{', '.join(blind)} cannot see a file written on the login node", "use a directory under scratch"
-        )
-    return Finding("shared directory", OK, "every node reads files written on the login node")
+        return PROBLEM, f"{', '.join(blind)} cannot see a file written on the login node", "use a directory under scratch"
+    return OK, "every node reads files written on the login node"
 
 
-def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     versions = _by_value({node.node: node.python for node in nodes})
     if len(versions) > 1:
-        return Finding(
-            "python", PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes, on the shared file system"
-        )
+        return PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes, on the shared file system"
     [version] = versions
     if not version.startswith(("3.11.", "3.12.")):
-        return Finding(
-            "python", PROBLEM, f"{version} on all nodes", "3.11 is tested, and 3.12 in images; use another image or recreate .venv"
-        )
-    return Finding("python", OK, f"{version} on all nodes")
+        return PROBLEM, f"{version} on all nodes", "3.11 is tested, and 3.12 in images; use another image or recreate .venv"
+    return OK, f"{version} on all nodes"
 
 
-def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     versions = _by_value({node.node: ", ".join(f"{name} {version}" for name, version in node.packages.items()) for node in nodes})
     if len(versions) > 1:
-        return Finding("packages", PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes")
+        return PROBLEM, _describe(versions), "use the same image or virtual environment on all nodes"
     packages = nodes[0].packages
     if why := why_no_training(cluster):
-        return Finding("packages", NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}")
+        return NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}"
     if wrong := [f"{name} {packages.get(name, 'is missing')}" for name, version in PINNED.items() if packages.get(name) != version]:
         expected = ", ".join(f"{name} {version}" for name, version in PINNED.items())
-        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes need {expected}; install requirements.txt")
+        return PROBLEM, ", ".join(wrong), f"patches and recipes need {expected}; install requirements.txt"
     found = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in packages.get("torch", "0.0").split(".")[:2])
     if not TORCH[0] <= found <= TORCH[1]:
         oldest, newest = (".".join(map(str, bound)) for bound in TORCH)
         advice = f"{oldest} to {newest} were tested; use an image of docs/slurm.md"
-        return Finding("packages", PROBLEM, f"torch {packages.get('torch', 'is missing')}", advice)
-    return Finding("packages", OK, next(iter(versions)))
+        return PROBLEM, f"torch {packages.get('torch', 'is missing')}", advice
+    return OK, next(iter(versions))
 
 
-def _apex(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _apex(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     foreign = [node.node for node in nodes if node.apex == "foreign"]
     if foreign:
-        return Finding(
-            "apex",
-            PROBLEM,
-            f"not NVIDIA's on {', '.join(foreign)}",
-            "this is another project with the same name: pip uninstall apex",
-        )
-    return Finding("apex", OK, "NVIDIA's" if nodes[0].apex == "nvidia" else "not installed, and not needed")
+        return PROBLEM, f"not NVIDIA's on {', '.join(foreign)}", "this is another project with the same name: pip uninstall apex"
+    return OK, "NVIDIA's" if nodes[0].apex == "nvidia" else "not installed, and not needed"
 
 
-def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     if not any(node.gpus for node in nodes):
         if cluster.gpu.gpu is None:
-            return Finding("gpus", NOT_APPLICABLE, "the cluster file names no GPU, and no node has a driver of NVIDIA or AMD")
-        return Finding(
-            "gpus",
+            return NOT_APPLICABLE, "the cluster file names no GPU, and no node has a driver of NVIDIA or AMD"
+        return (
             PROBLEM,
             "neither nvidia-smi nor rocm-smi finds a GPU on any node",
             "check the partition, and that the container sees the GPUs (runtime.gpu_flag)",
         )
     wrong = [f"{node.node} has {len(node.gpus)}" for node in nodes if len(node.gpus) != cluster.gpu.gpus_per_node]
     if wrong:
-        return Finding(
-            "gpus",
+        return (
             PROBLEM,
             f"{', '.join(wrong)}; the cluster file says {cluster.gpu.gpus_per_node}",
             "exclude the node or correct the cluster file",
         )
     unseen = [node.node for node in nodes if node.torch_gpus != len(node.gpus)]
     if unseen:
-        return Finding(
-            "gpus", PROBLEM, f"torch does not see all GPUs on {', '.join(unseen)}", "a CPU build of torch, or a driver that is too old"
-        )
-    return Finding("gpus", OK, f"{cluster.gpu.gpus_per_node} x {nodes[0].gpus[0][0]} on each node")
+        return PROBLEM, f"torch does not see all GPUs on {', '.join(unseen)}", "a CPU build of torch, or a driver that is too old"
+    return OK, f"{cluster.gpu.gpus_per_node} x {nodes[0].gpus[0][0]} on each node"
 
 
-def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     drivers = _by_value({node.node: node.gpus[0][1] for node in nodes if node.gpus})
     cuda, rocm = nodes[0].torch_cuda, nodes[0].torch_rocm
     if drivers and rocm is not None and len(drivers) == 1:
-        return Finding("driver", OK, f"{next(iter(drivers))} with ROCm {rocm}")
+        return OK, f"{next(iter(drivers))} with ROCm {rocm}"
     if not drivers or cuda is None:
-        return Finding(
-            "driver",
+        return (
             NOT_APPLICABLE,
             f"torch is built for {f'CUDA {cuda}' if cuda else 'CPUs'}, and the driver is {_describe(drivers) or 'absent'}",
         )
     needed = MIN_DRIVER.get(int(cuda.split(".")[0]))
     old = [driver for driver in drivers if needed is not None and tuple(map(int, driver.split("."))) < needed]
     if needed is not None and old:
-        return Finding(
-            "driver",
+        return (
             PROBLEM,
             f"{_describe({driver: drivers[driver] for driver in old})}; the image's CUDA {cuda} needs {'.'.join(map(str, needed))}",
             "use an image with an older CUDA, or ask the computing centre for a newer driver",
         )
     if len(drivers) > 1:
-        return Finding("driver", PROBLEM, _describe(drivers), "nodes differ: one may be being updated; exclude it")
-    return Finding("driver", OK, f"{next(iter(drivers))} with CUDA {cuda}")
+        return PROBLEM, _describe(drivers), "nodes differ: one may be being updated; exclude it"
+    return OK, f"{next(iter(drivers))} with CUDA {cuda}"
 
 
-def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     """Whether NCCL will find the fast network."""
     for node in nodes:
         active = [port for port, state in node.infiniband.items() if "ACTIVE" in state]
         expected = node.fabric.get("NCCL_SOCKET_IFNAME", "")
         if node.fabric.get("NCCL_IB_DISABLE") == "1" and active:
-            return Finding(
-                "fabric", PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: otherwise NCCL uses TCP"
-            )
+            return PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: otherwise NCCL uses TCP"
         if node.fabric.get("NCCL_NET") == "IB" and not active:
-            return Finding(
-                "fabric",
+            return (
                 PROBLEM,
                 f"NCCL_NET=IB, but {node.node} has no active InfiniBand port",
                 "remove it from the cluster file, or exclude the node",
             )
         if expected and not expected.startswith("^") and not _names_interface(expected, node.interfaces):
-            return Finding(
-                "fabric",
+            return (
                 PROBLEM,
                 f"NCCL_SOCKET_IFNAME={expected}, but {node.node} has {', '.join(node.interfaces)}",
                 "name one of these, or unset it",
             )
     ports = _by_value({node.node: f"{sum('ACTIVE' in state for state in node.infiniband.values())} active ports" for node in nodes})
     if len(ports) > 1:
-        return Finding("fabric", PROBLEM, _describe(ports), "exclude the node with fewer ports, and report it to the computing centre")
+        return PROBLEM, _describe(ports), "exclude the node with fewer ports, and report it to the computing centre"
     if not nodes[0].infiniband:
         return _slingshot(nodes)
-    return Finding("fabric", OK, f"InfiniBand, {next(iter(ports))} on each node")
+    return OK, f"InfiniBand, {next(iter(ports))} on each node"
 
 
-def _slingshot(nodes: Sequence[NodeFacts]) -> Finding:
+def _slingshot(nodes: Sequence[NodeFacts]) -> _Verdict:
     """HPE's network, whose cards are interfaces hsn0, hsn1 and so on."""
     cards = _by_value({node.node: f"{sum(name.startswith('hsn') for name in node.interfaces)} cards" for node in nodes})
     if len(cards) > 1:
-        return Finding("fabric", PROBLEM, _describe(cards), "exclude the node with fewer cards, and report it to the computing centre")
+        return PROBLEM, _describe(cards), "exclude the node with fewer cards, and report it to the computing centre"
     if "0 cards" in cards:
-        return Finding("fabric", NOT_APPLICABLE, "no InfiniBand and no Slingshot on any node")
-    return Finding("fabric", OK, f"Slingshot, {next(iter(cards))} on each node")
+        return NOT_APPLICABLE, "no InfiniBand and no Slingshot on any node"
+    return OK, f"Slingshot, {next(iter(cards))} on each node"
 
 
 def _names_interface(expected: str, interfaces: Sequence[str]) -> bool:
@@ -225,21 +197,19 @@ def _names_interface(expected: str, interfaces: Sequence[str]) -> bool:
     return any(interface.startswith(name) for name in names for interface in interfaces)
 
 
-def _clock(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _clock(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     clocks = {node.node: node.clock for node in nodes if node.clock is not None}
     if len(clocks) < 2:
-        return Finding("clock", NOT_APPLICABLE, "needs two nodes that reached their first barrier")
+        return NOT_APPLICABLE, "needs two nodes that reached their first barrier"
     middle = sorted(clocks.values())[len(clocks) // 2]
     wrong = {name: clock - middle for name, clock in clocks.items() if abs(clock - middle) > MAX_CLOCK_SECONDS}
     if wrong:
         description = ", ".join(f"{name} is {offset:+.1f} s off" for name, offset in wrong.items())
-        return Finding(
-            "clock", PROBLEM, description, "exclude the node and report it to the computing centre: its time service is not running"
-        )
-    return Finding("clock", OK, f"within {max(clocks.values()) - min(clocks.values()):.3f} s of each other, the barrier included")
+        return PROBLEM, description, "exclude the node and report it to the computing centre: its time service is not running"
+    return OK, f"within {max(clocks.values()) - min(clocks.values()):.3f} s of each other, the barrier included"
 
 
-def _free_space(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+def _free_space(cluster: Cluster, nodes: Sequence[NodeFacts]) -> _Verdict:
     short = []
     for node in nodes:
         for path, free in node.free_bytes.items():
@@ -247,32 +217,42 @@ def _free_space(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             if free < needed * GIB:
                 short.append(f"{path} on {node.node} has {free / GIB:.1f} GiB, expected {needed}")
     if short:
-        return Finding("free space", PROBLEM, "; ".join(short), "remove old checkpoints or use another --set scratch=DIRECTORY")
+        return PROBLEM, "; ".join(short), "remove old checkpoints or use another --set scratch=DIRECTORY"
     least = {path: min(node.free_bytes.get(path, 0) for node in nodes) for path in nodes[0].free_bytes}
-    return Finding("free space", OK, ", ".join(f"{path} {free / GIB:,.0f} GiB" for path, free in least.items()))
+    return OK, ", ".join(f"{path} {free / GIB:,.0f} GiB" for path, free in least.items())
 
 
-def _all_reduce(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None) -> Finding:
+def _all_reduce(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None) -> _Verdict:
     if reduce is None:
-        return Finding("all-reduce", PROBLEM, "did not finish", "see the log; NCCL_DEBUG=INFO in the cluster's environment gives details")
+        return PROBLEM, "did not finish", "see the log; NCCL_DEBUG=INFO in the cluster's environment gives details"
     rate = reduce["bytes_per_second"]
     description = f"{rate / 1e9:.2f} GB/s over {reduce['tasks']} tasks of {len(nodes)} nodes ({reduce['backend']}, {reduce['mib']} MiB)"
     if not reduce["is_right"]:
-        return Finding(
-            "all-reduce", PROBLEM, f"gave a wrong sum; {description}", "do not train on these nodes; report them to the computing centre"
-        )
+        return PROBLEM, f"gave a wrong sum; {description}", "do not train on these nodes; report them to the computing centre"
     gpu = GPUS.get((cluster.gpu.gpu or "").lower())
     if reduce["backend"] != "nccl" or gpu is None:
-        return Finding("all-reduce", OK, f"{description}; no usual value is known for this network")
+        return OK, f"{description}; no usual value is known for this network"
     expected = (gpu.network_rate if len(nodes) > 1 else gpu.nvlink_rate) / 2
     if rate < expected:
-        return Finding(
-            "all-reduce",
+        return (
             PROBLEM,
             f"{description}; at least {expected / 1e9:.0f} is usual",
             "NCCL_DEBUG=INFO shows which network is used; check binds and fabric",
         )
-    return Finding("all-reduce", OK, description)
+    return OK, description
+
+
+_CHECKS: Mapping[str, Callable[[Cluster, Sequence[NodeFacts]], _Verdict]] = {
+    "shared directory": _shared_directory,
+    "python": _python,
+    "packages": _packages,
+    "apex": _apex,
+    "gpus": _num_gpus,
+    "driver": _driver,
+    "fabric": _fabric,
+    "clock": _clock,
+    "free space": _free_space,
+}
 
 
 def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
