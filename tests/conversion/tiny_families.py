@@ -7,6 +7,7 @@ no tensor parallel size divides, four layers so that pipeline stages hold some o
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,94 +173,29 @@ CASES["gemma3"] = Case(
 )
 
 
-# What the config.json of published models says of their shape.
-_LLAMA = {"model_type": "llama", "hidden_act": "silu", "initializer_range": 0.02, "rms_norm_eps": 1e-5, "num_hidden_layers": 32}
-_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "llama-2-7b": _LLAMA
-    | {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "max_position_embeddings": 4096},
-    "llama-3.1-8b": _LLAMA
-    | _HEADS
-    | {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072},
-    "mistral-7b": _LLAMA
-    | _HEADS
-    | {"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336}
-    | {"max_position_embeddings": 32768, "sliding_window": 4096},
-    **{
-        f"ministral-3-{size}": {"model_type": "mistral3", "image_token_index": 10, "vision_config": {"model_type": "pixtral"}}
-        | {
-            "text_config": {"model_type": "ministral3", "vocab_size": 131072, "hidden_size": hidden, "intermediate_size": inner}
-            | {"num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5}
-            | {"max_position_embeddings": 262144, "sliding_window": None, "tie_word_embeddings": size == "3b"}
-        }
-        for size, hidden, inner, layers in (("3b", 3072, 9216, 26), ("8b", 4096, 14336, 34))
-    },
-    "gemma-2-9b": {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584, "intermediate_size": 14336, "rms_norm_eps": 1e-6}
-    | {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "sliding_window": 4096}
-    | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192}
-    | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
-    "gemma-3-1b": {"model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912, "rms_norm_eps": 1e-6}
-    | {"num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512}
-    | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": None, "final_logit_softcapping": None, "max_position_embeddings": 32768}
-    | {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": None, "sliding_window_pattern": 6, "attention_bias": False}
-    | {"hidden_activation": "gelu_pytorch_tanh"},
-    "gemma-3-12b": {"model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"model_type": "siglip_vision_model"}}
-    | {"boi_token_index": 255999, "eoi_token_index": 256000, "image_token_index": 262144, "initializer_range": 0.02}
-    | {
-        "text_config": {"model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16}
-        | {
-            "num_hidden_layers": 48,
-            "num_key_value_heads": 8,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-            "sliding_window": 1024,
-        }
-    },
-    "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
-    | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
-    "eurollm-1.7b": _LLAMA
-    | {"vocab_size": 128000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16}
-    | {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "tie_word_embeddings": False},
-    "smollm3-3b": {"model_type": "smollm3", "hidden_act": "silu", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008}
-    | {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5e6}
-    | {"max_position_embeddings": 65536, "no_rope_layers": [1, 1, 1, 0] * 9, "no_rope_layer_interval": 4, "tie_word_embeddings": True},
-    "olmo-2-7b": {"model_type": "olmo2", "hidden_act": "silu", "vocab_size": 100352, "hidden_size": 4096, "intermediate_size": 11008}
-    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_theta": 500000}
-    | {"max_position_embeddings": 4096, "rope_scaling": None, "attention_bias": False, "tie_word_embeddings": False},
-    "olmo-3-7b": {"model_type": "olmo3", "hidden_act": "silu", "vocab_size": 100278, "hidden_size": 4096, "intermediate_size": 11008}
-    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_theta": 500000}
-    | {"max_position_embeddings": 65536, "sliding_window": 4096, "attention_bias": False, "tie_word_embeddings": False}
-    | {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8}
-    | {
-        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0}
-        | {"attention_factor": 1.2079441541679836}
-    },
-    "apertus-8b": {"model_type": "apertus", "hidden_act": "xielu", "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 21504}
-    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 12000000}
-    | {"max_position_embeddings": 65536, "attention_bias": False, "mlp_bias": False, "post_norm": False, "qk_norm": True}
-    | {"tie_word_embeddings": False},
-    "granite-3.3-2b": {"model_type": "granite", "hidden_act": "silu", "vocab_size": 49159, "hidden_size": 2048, "intermediate_size": 8192}
-    | {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000000.0}
-    | {"max_position_embeddings": 131072, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
-    | {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0},
-    "phi-4": {"model_type": "phi3", "vocab_size": 100352, "hidden_size": 5120, "intermediate_size": 17920, "rms_norm_eps": 1e-5}
-    | {"num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10, "rope_theta": 250000, "rope_scaling": None}
-    | {"max_position_embeddings": 16384, "sliding_window": None, "attention_bias": False, "tie_word_embeddings": False},
-    "qwen3-30b-a3b": {"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "rms_norm_eps": 1e-6}
-    | {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
-    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1}
-    | {"mlp_only_layers": [], "max_position_embeddings": 40960, "tie_word_embeddings": False},
-    "gpt-oss-20b": {"model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24}
-    | {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "rope_theta": 150000}
-    | {"num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": True, "swiglu_limit": 7.0, "rms_norm_eps": 1e-5}
-    | {"layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072, "tie_word_embeddings": False}
-    | {
-        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-        | {"original_max_position_embeddings": 4096}
-    },
-    "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
-    | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
-    | _HEADS,
+_ROWS = [json.loads(line) for line in Path(__file__).with_name("published_models.jsonl").read_text(encoding="utf-8").splitlines()]
+_IDS = {
+    "llama-2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
+    "mistral-7b": "mistralai/Mistral-7B-v0.1",
+    "ministral-3-3b": "mistralai/Ministral-3-3B-Base-2512",
+    "ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512",
+    "gemma-2-9b": "google/gemma-2-9b",
+    "gemma-3-1b": "google/gemma-3-1b-pt",
+    "gemma-3-12b": "google/gemma-3-12b-it",
+    "qwen2-7b": "Qwen/Qwen2.5-7B",
+    "eurollm-1.7b": "utter-project/EuroLLM-1.7B",
+    "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
+    "olmo-2-7b": "allenai/OLMo-2-1124-7B",
+    "olmo-3-7b": "allenai/Olmo-3-1025-7B",
+    "apertus-8b": "swiss-ai/Apertus-8B-2509",
+    "granite-3.3-2b": "ibm-granite/granite-3.3-2b-base",
+    "phi-4": "microsoft/phi-4",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+    "gpt-oss-20b": "unsloth/gpt-oss-20b-BF16",
+    "qwen3-8b": "Qwen/Qwen3-8B",
 }
+PUBLISHED: dict[str, dict[str, Any]] = {name: next(row["config"] for row in _ROWS if row["id"] == id_) for name, id_ in _IDS.items()}
 
 
 def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
