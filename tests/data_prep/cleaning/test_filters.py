@@ -19,6 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.artifacts import read_manifest
+from common.plain_files import read_yaml
 from data_prep import fit_filters
 from data_prep.clean import clean, main
 from data_prep.cleaning import code_points, mojibake
@@ -31,12 +32,11 @@ from data_prep.cleaning.shard import CleanRules
 from data_prep.cleaning.text_hygiene import without_markup
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.reading.corpora import Corpus
-from tests.data_prep.cleaning.furniture_lines import COOKIES, MENUS
-from tests.data_prep.cleaning.personal_lines import lines
 from tests.data_prep.cleaning.text_measures_plain import PlainLoops
 from tests.data_prep.packed import refusal
 
 Write = Callable[[str, str | bytes], Path]
+FURNITURE, PERSONAL = (read_yaml(Path(__file__).with_name(name)) for name in ("furniture_lines.yaml", "personal_lines.yaml"))
 NEWS = (
     "Predsednik je včeraj v Ljubljani izjavil, da bo vlada prihodnji teden obravnavala predlog zakona o javnih podjetjih. Češnje so letos zorele"
     " prej kot običajno, žal pa jih je bilo zaradi pozebe manj."
@@ -285,7 +285,8 @@ def test_personal_data_is_masked(text: str, expected: str | None) -> None:
 def test_labelled_lines_with_and_without_personal_data() -> None:
     """Dates, versions and sections beside words such as hotel and avtomobil are none."""
     filters = settings_for(read_filters("standard"), None)
-    found = [(text, right, bool(masked(text, filters.personal_data, "")[1])) for text, right in lines()]
+    lines = [(text.format(number), kind == "right") for kind, table in PERSONAL.items() for text, all_ in table.items() for number in all_]
+    found = [(text, right, bool(masked(text, filters.personal_data, "")[1])) for text, right in lines]
     hits = sum(right and is_found for _, right, is_found in found)
     precision, recall = hits / sum(is_found for *_, is_found in found), hits / sum(right for _, right, _ in found)
     wrong = [text for text, right, is_found in found if right != is_found]
@@ -745,7 +746,7 @@ def test_what_is_asked_first_takes_nothing_away() -> None:
 def test_furniture_of_pages_goes_and_good_text_stays(tmp_path: Path) -> None:
     """Shares of two hundred cookie and menu lines that `web` takes, and of good texts, real ones of many kinds too where they are at hand."""
     furniture, good = [], list(GOOD_TEXTS.values())
-    for kind in (COOKIES, MENUS):
+    for kind in FURNITURE.values():
         furniture += [(f"{NEWS} {lines[:9]}.\n{lines}\n{MORE}", lines.splitlines()) for lines in kind.values()]
     kept, _, _ = cleaned(tmp_path, [text for text, _ in furniture], "--filters", "web")
     left = [line for (_, lines), text in zip(furniture, kept.values(), strict=True) for line in lines if line in text.splitlines()]
