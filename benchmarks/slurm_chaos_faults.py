@@ -220,7 +220,7 @@ def second_submission(case: Case) -> None:
     try:
         case.send()
     except ValueError as error:
-        if "is submitted already" not in str(error):
+        if "is already submitted" not in str(error):
             case.lies.append(f"a second submission is refused so: {error}")
     else:
         if jobs:
