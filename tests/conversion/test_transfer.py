@@ -29,6 +29,7 @@ from tests.conversion.embedding_fixtures import (
     transfer_arguments,
     transfer_folders,
 )
+from tests.refusals import refused
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
 
@@ -284,12 +285,11 @@ def test_help_shows_what_serves_the_method(method: str, capsys: pytest.CaptureFi
 def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path: Path) -> None:
     material = ["--dictionary", str(folders["dictionary"]), "--source-vectors", str(folders["source-vectors"])]
     arguments = ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "wechsel", *material]
-    with pytest.raises(ValueError) as error:
-        main([*arguments, "--output", str(tmp_path / "out")])
-    assert str(error.value) == (
+    with refused(
         "--method wechsel needs vectors of words in the target language or text in the target language; give it with"
         " --vectors FILE or --text FILE"
-    )
+    ):
+        main([*arguments, "--output", str(tmp_path / "out")])
     text = ["--text", str(folders["text"]), "--vector-epochs", "1"]
     assert error_of(folders, tmp_path / "out", *text, method="wechsel") == (
         "--method wechsel reads --vectors FILE or --text FILE; leave one of them out"

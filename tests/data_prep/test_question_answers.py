@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_prep.megatron.index import TokenFile, open_dataset, open_training_data, stored_ids
 from data_prep.question_answers import question_answers
+from tests.refusals import refused
 
 PAIRS = [("Kdo je to?", "To je medved."), ("Kje živi?", "V gozdu."), ("Koliko je star?", "Tri leta.")]
 
@@ -57,10 +58,8 @@ def test_ids_beyond_two_bytes(pairs: Path, tokenizer_dir: Path, tmp_path: Path) 
 
 def test_lines_without_a_question_and_templates_without_one_are_refused(pairs: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
     bad = _lines(tmp_path / "bad.jsonl", [{"question": "Kdo?", "answer": "Jaz."}, {"answer": "Ti."}])
-    with pytest.raises(ValueError) as error:
+    with refused(f"{bad}, line 2: expected texts as 'question' and 'answer', and one of them is missing"):
         question_answers([bad], tokenizer_dir, tmp_path / "data")
-    assert str(error.value) == f"{bad}, line 2: expected texts as 'question' and 'answer', and one of them is missing"
-    with pytest.raises(ValueError) as error:
+    with refused("--template is 'Vprašanje'; expected {question} in it once, for example '{question}\\n'"):
         question_answers([pairs], tokenizer_dir, tmp_path / "data", template="Vprašanje")
-    assert str(error.value) == "--template is 'Vprašanje'; expected {question} in it once, for example '{question}\\n'"
     assert not (tmp_path / "data").exists()

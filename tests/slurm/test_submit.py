@@ -19,6 +19,7 @@ from slurm.sites.cluster import load_cluster
 from slurm.sites.site import Association, NodeGroup, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
 from tests.processes import ROOT, run_command
+from tests.refusals import refused
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
 
 STEPS = 3
@@ -188,9 +189,8 @@ def test_a_rehearsal_that_does_not_fit_refuses_the_submission() -> None:
     fuller = {**report, "rank": 7, "most": 46.0, "fit": {**fit, "in words": "48.5 of 39.4 GiB, 9.1 too many"}}
     rehearsal = {"ranks": [{**report, "fit": fit}, fuller]}
     sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many (a100-40gb), by its rehearsal: the peak is in forward; by the plan no layout on 8 of them fits"
-    with pytest.raises(ValueError) as error:
+    with refused(sentence):
         require_fit(rehearsal, subject="recipe gams/focus on vega")
-    assert str(error.value) == sentence
     assert rehearsal_lines(rehearsal)[1].startswith("            rank 7: 45.00 GiB counted in forward")
 
 

@@ -20,6 +20,7 @@ from recipes.rules.data_checks import pass_warnings
 from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe
 from tests.recipes.small_inputs import checked, problem, small_inputs
+from tests.refusals import refused
 
 OVERRIDES = ("model.checkpoint=nemo", "data.train=[it,en]", "schedule.max_steps=10", "schedule.warmup_steps=0")
 
@@ -247,12 +248,10 @@ def test_factors_must_make_the_table(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_does_not_exist_lists_the_others() -> None:
-    with pytest.raises(ValueError) as error:
+    with refused("there is no procedure 3x3_ls; there are 2_stage, 2x2_ls, lora"):
         compose_recipe("low_resource/llama2", ["procedure=3x3_ls"])
-    assert str(error.value) == "there is no procedure 3x3_ls; there are 2_stage, 2x2_ls, lora"
-    with pytest.raises(ValueError) as error:
+    with refused("the recipe demo_adapt has no choice of objective to replace; add one with +objective=..."):
         compose_recipe("demo_adapt", ["objective=two_tokens"])
-    assert str(error.value) == "the recipe demo_adapt has no choice of objective to replace; add one with +objective=..."
 
 
 def test_absurdly_many_passes_are_warned_of() -> None:
