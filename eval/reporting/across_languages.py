@@ -18,7 +18,7 @@ from common.tables import markdown_table
 from conversion.measuring.intervals import Estimate, ratio_interval
 from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
 from eval.published.by_language import UNKNOWN, Language, language
-from eval.reporting.gams_tables import tex
+from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL
 from eval.running.results import headline_score
@@ -346,14 +346,10 @@ def _latex(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for row in rows:
         split = [re.fullmatch(r"(.*?)( \[.*\])?", cell) for cell in row]
         cells = [(match[1], (match[2] or "").strip()) if match else (cell, "") for match, cell in zip(split, row, strict=True)]
-        lines.append(" & ".join(_tex_cell(value) for value, _ in cells) + r" \\")
+        lines.append(tex_row(_tex_cell(value) for value, _ in cells))
         if any(interval for _, interval in cells):
-            lines.append(" & ".join(rf"{{\scriptsize {interval}}}" if interval else "" for _, interval in cells) + r" \\")
-    head = " & ".join(tex(cell) for cell in header)
-    return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{_tex_cell(title)}.}}\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n"
-        f"{head} \\\\\n\\midrule\n" + "\n".join(lines) + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
-    )
+            lines.append(tex_row(rf"{{\scriptsize {interval}}}" if interval else "" for _, interval in cells))
+    return tex_table(f"{_tex_cell(title)}.", len(header) - 1, [tex_row(map(tex, header))], lines)
 
 
 def _tex_cell(cell: str) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from common.tables import markdown_table
 from eval.reporting.across_languages import NOTE as ACROSS_NOTE
 from eval.reporting.across_languages import tables as across_tables
-from eval.reporting.gams_tables import gams_tables, tex
+from eval.reporting.gams_tables import gams_tables
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.languages import language_rows
+from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.page import named_counts, tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.sava_tables import benchmark_table, generation_table
@@ -134,17 +135,13 @@ def _latex_table(report: Report, suite: Suite, lines: Sequence[Line], tests: Seq
         if averaged:
             mean = mean_score(lines, model)
             figures, below = [*figures, "--" if mean is None else f"{mean:.1f}"], [*below, ""]
-        rows += [f"{tex(model.name)} & {' & '.join(figures)} \\\\", f" & {' & '.join(below)} \\\\"]
+        rows += [tex_row([tex(model.name), *figures]), tex_row(["", *below])]
         if any(invalid := [_invalid(line, model) for line in lines]):
-            rows.append(f" & {' & '.join(invalid)} \\\\")
+            rows.append(tex_row(["", *invalid]))
     tasks = [tex(place(line)[1]) for line in lines] + (["Average"] if averaged else [])
     metrics = [tex(line.label.removeprefix(f"{line.source}, ")) for line in lines] + ([""] if averaged else [])
-    return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.{_MARKS_NOTE if tests else ''}}}\n"
-        f"\\begin{{tabular}}{{l{'r' * len(tasks)}}}\n\\toprule\n & {' & '.join(tasks)} \\\\\nModel & {' & '.join(metrics)} \\\\\n\\midrule\n"
-        + "\n".join(rows)
-        + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
-    )
+    note = f"Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.{_MARKS_NOTE if tests else ''}"
+    return tex_table(f"{tex(suite.title)}. {note}", len(tasks), [tex_row(["", *tasks]), tex_row(["Model", *metrics])], rows)
 
 
 _MARKS_NOTE = (
@@ -171,23 +168,9 @@ def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:
     header, rows = generation_rows(report, all_lines)
     if not rows:
         return ""
-    cells = [" & ".join("--" if cell == "–" else tex(cell) for cell in row) + r" \\" for row in (header, *rows)]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            r"\caption{Speed of generation beside accuracy and tokenizer, with 95\,\% intervals.}",
-            f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
-            r"\toprule",
-            cells[0],
-            r"\midrule",
-            *cells[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    lines = [tex_row("--" if cell == "–" else tex(cell) for cell in row) for row in (header, *rows)]
+    caption = r"Speed of generation beside accuracy and tokenizer, with 95\,\% intervals."
+    return tex_table(caption, len(header) - 1, lines[:1], lines[1:])
 
 
 def _figure(score: Score | None, best: float, *, alone: bool) -> str:

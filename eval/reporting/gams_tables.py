@@ -9,13 +9,12 @@ from typing import Any
 from common.plain_files import read_yaml
 from conversion.measuring.intervals import Estimate, quantile_bootstrap, t_interval
 from eval.protocols.scoring import OF_VALID, valid_answers
+from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.scoring.statistics import f1_bootstrap
 
 COPIED_ROWS = Path(__file__).with_name("copied_rows.yaml")
 SENTA_TABLE = "7"
-_TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
-_TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 _ACCURACY, _INVALID = ("acc_valid", "Acc."), ("invalid", "Inv. pred.")
 _F1 = "F$_1$"
 # Table of the paper -> its tasks: name, heading, and scores with their headings.
@@ -70,26 +69,11 @@ def _table(report: Report, number: str, asked: list[Any], given: Mapping[str, An
     columns = [(name, score) for name, _, scores in asked for score, _ in scores]
     over = " & ".join(rf"\multicolumn{{{len(scores)}}}{{c}}{{{title}}}" for _, title, scores in asked)
     headings = " & ".join(heading for _, _, scores in asked for _, heading in scores)
-    rows = [f"{tex(model.name)} & {' & '.join(_cell(model, *column) for column in columns)} " + r"\\" for model in report.models]
+    rows = [tex_row([tex(model.name), *(_cell(model, *column) for column in columns)]) for model in report.models]
     if given is not None:
         rows += [r"\midrule", *(_copied_row(name, scores, columns) for name, scores in given["rows"].items())]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_caption(number, given)}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
-            r"\toprule",
-            *([] if number == SENTA_TABLE else [rf" & {over} \\"]),
-            rf"Model & {headings} \\",
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    heads = [] if number == SENTA_TABLE else [rf" & {over} \\"]
+    return tex_table(_caption(number, given), len(columns), [*heads, rf"Model & {headings} \\"], rows)
 
 
 def _caption(number: str, given: Mapping[str, Any] | None) -> str:
@@ -110,7 +94,7 @@ def _copied_row(name: str, scores: Mapping[str, Mapping[str, str]], columns: lis
     for task, metric in columns:
         missing = "/" if metric == "invalid" else ""
         cells.append(scores.get(task, {}).get(metric, missing))
-    return rf"{tex(name)} & {' & '.join(cells)} \\"
+    return tex_row([tex(name), *cells])
 
 
 def _cell(model: Evaluated, task: str, metric: str) -> str:
@@ -140,8 +124,3 @@ def _estimate(model: Evaluated, task: str, metric: str) -> Estimate | None:
     if metric in _RESAMPLED:
         return quantile_bootstrap([[value, 1.0] for value in values], lambda sums: sums[:, 0] / sums[:, 1])
     return t_interval(values)
-
-
-def tex(text: str) -> str:
-    """Text as LaTeX prints it."""
-    return "".join(_TEX.get(letter, letter) for letter in text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.tables import markdown_table
-from eval.reporting.gams_tables import tex
+from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
 
@@ -139,15 +139,10 @@ def write_grid(grid: Grid, report: Report, directory: Path) -> None:
 
 def _latex(grid: Grid, columns: Sequence[Line], best: Mapping[Line, float], note: str) -> str:
     first = next(iter(grid))
-    rows = [f"{tex(name)} & {' & '.join(_figure(cells.get(line), best[line]) for line in columns)} \\\\" for name, cells in grid.items()]
+    rows = [tex_row([tex(name), *(_figure(cells.get(line), best[line]) for line in columns)]) for name, cells in grid.items()]
     caption = f"{note} Darker blue and red: larger gains and losses over {tex(first)}."
-    return (
-        "% Needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}.\n\n"
-        f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{l{'r' * len(columns)}}}\n\\toprule\n"
-        f" & {' & '.join(tex(line.label) for line in columns)} \\\\\n\\midrule\n"
-        + "\n".join(rows)
-        + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
-    )
+    head = tex_row(["", *(tex(line.label) for line in columns)])
+    return "% Needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}.\n\n" + tex_table(caption, len(columns), [head], rows)
 
 
 def _figure(cell: Cell | None, best: float) -> str:

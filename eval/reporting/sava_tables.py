@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from eval.reporting.gams_tables import tex
+from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.running.results import headline_score
 
@@ -72,24 +72,9 @@ def _table(report: Report, caption: str, heads: Sequence[str], cells: Any, error
             below = errors(model) if errors is not None else [None] * width
             best = ranks if model.name in marked else [[]] * width
             row = [_cell(*parts) for parts in zip(values[model.name], below, best)]
-            rows.append(rf"{tex(_row_name(report, model))} & {' & '.join(row)} \\")
+            rows.append(tex_row([tex(_row_name(report, model)), *row]))
     columns = heads[-1].count("&")
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{l{'r' * columns}}}",
-            r"\toprule",
-            *(rf"{head} \\" for head in heads),
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    return tex_table(caption, columns, [rf"{head} \\" for head in heads], rows)
 
 
 def _blocks(report: Report, steps: Sequence[int]) -> list[tuple[str, list[Evaluated]]]:
