@@ -122,7 +122,7 @@ def test_a_grid_of_sources_and_languages(tmp_path: Path) -> None:
                 folder = make_result(root / "results", f"{method}_{added}", method, added, skill=0.6 - 0.1 * number, tasks=tasks)
                 _with_vocabulary(folder, base + added)
                 result = load_result(folder / "result.json")  # of a run of its own, as sizes of one method are
-                result["facts"]["run"] = f"{method} {added}"
+                result["facts"]["run"] = {"id": f"{method} {added}"}
                 write_result(folder, result)
         for factor, task in enumerate(tasks, start=1):
             speeds = {"source": 100.0, "align_50": 100.0 + 10 * factor, "align_500": 200.0, "mean_50": 120.0, "mean_500": 190.0}
