@@ -1,8 +1,10 @@
-"""A table as Markdown that is also aligned on a terminal."""
+"""Tables: as Markdown that is also aligned on a terminal, and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
@@ -21,3 +23,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text
 
     rule = ("-" * width if column < text_columns else "-" * (width - 1) + ":" for column, width in enumerate(widths))
     return "\n".join([line(cells[0]), f"| {' | '.join(rule)} |", *map(line, cells[1:])])
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV."""
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -7,7 +7,6 @@ compared on the tokens that all of them have.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from common.artifacts import staged_directory, write_manifest
 from common.figure_style import Palette, drawn
 from common.pages import Drawing, rendered
 from common.progress import show
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.running.model_names import named_checkpoints
 from eval.scoring.relative_embeddings import ANCHORS_OF_A_KIND, NORMS, Similarities, compare, read_matrices
 
@@ -66,12 +65,13 @@ def write_outputs(similarities: Similarities, directory: Path, *, norm: str, see
     tables = [rows_of(similarities, kind) for kind in ("input", "output")]
     page = rendered("figures.html", title="Similarity of the embeddings", about=[], drawing=drawing, heading="Figures", tables=tables)
     (directory / "similarity.html").write_text(page, encoding="utf-8")
-    with open(directory / "similarity.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["matrix", "model", "other", "similarity"])
-        for kind in ("input", "output"):
-            for name, values in zip(similarities.names, getattr(similarities, kind)):
-                writer.writerows([kind, name, other, repr(float(value))] for other, value in zip(similarities.names, values))
+    rows = (
+        [kind, name, other, repr(float(value))]
+        for kind in ("input", "output")
+        for name, values in zip(similarities.names, getattr(similarities, kind))
+        for other, value in zip(similarities.names, values)
+    )
+    write_csv(directory / "similarity.csv", ["matrix", "model", "other", "similarity"], rows)
     (directory / "anchors.json").write_text(json.dumps(similarities.anchors, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 

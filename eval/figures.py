@@ -10,7 +10,6 @@ Vocabularies differ in what a token is: losses compare within one vocabulary onl
 from __future__ import annotations
 
 import argparse
-import csv
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
 from common.pages import Drawing, rendered
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.reporting.charts import Line, Panel, Point, draw, short_number
 from eval.reporting.generation import read_generation
 from eval.reporting.new_tokens import grid_panels, new_tokens_panels
@@ -210,12 +209,9 @@ def write_figure(figure: Figure, directory: Path, *, title: str) -> None:
     (directory / "figure.html").write_text(page, encoding="utf-8")
     markdown = "\n\n".join([f"# {title}", *(markdown_table(*table(panel)) for panel in figure.panels), figure.caption])
     (directory / "figure.md").write_text(f"{markdown}\n", encoding="utf-8")
-    with open(directory / "figure.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["panel", "line", "x", "y", "low", "high"])
-        for panel in figure.panels:
-            for line in panel.lines:
-                writer.writerows([panel.title, line.name, repr(p.x), repr(p.y), p.low, p.high] for p in line.points)
+    lines = ((panel.title, line) for panel in figure.panels for line in panel.lines)
+    rows = ([title, line.name, repr(p.x), repr(p.y), p.low, p.high] for title, line in lines for p in line.points)
+    write_csv(directory / "figure.csv", ["panel", "line", "x", "y", "low", "high"], rows)
 
 
 def _described(figure: Figure) -> str:

@@ -8,7 +8,6 @@ those of the source model, are drawn as horizontal lines.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
 from common.pages import Drawing, rendered
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.reporting.charts import Line, Panel, Point, draw
 from eval.reporting.continuations import Continuations, read_continuations
 from eval.reporting.runs import Evaluated, by_training, training_of
@@ -267,7 +266,7 @@ def panels(comparison: Comparison) -> tuple[Panel, ...]:
     """One panel per text: a line for each curve, with a band over its seeds, and a level for each model that was not adapted."""
     found = []
     for text in comparison.texts:
-        lines = []
+        lines: list[Line] = []
         for curve in comparison.curves:
             values = {step: curve.values[text][step] for step in curve.steps(text)}
             points = [Point(step, fmean(v), *((min(v), max(v)) if curve.num_seeds > 1 else ())) for step, v in values.items()]
@@ -314,12 +313,10 @@ def write_outputs(comparison: Comparison, directory: Path, *, title: str, contin
         parts += [f"## {language(text)}", markdown_table(*step_table(comparison, text))]
     markdown = "\n\n".join([*parts, "## How it was measured", *comparison.notes])
     (directory / "learning_curves.md").write_text(markdown + "\n", encoding="utf-8")
-    with open(directory / "learning_curves.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["name", "method", "head", "seed", "step", "text", "bits_per_byte"])
-        for result in comparison.results:
-            for text, value in result.bits_per_byte.items():
-                writer.writerow([result.name, result.method, result.head, result.seed, result.step, text, repr(value)])
+    rows = (
+        [r.name, r.method, r.head, r.seed, r.step, text, repr(value)] for r in comparison.results for text, value in r.bits_per_byte.items()
+    )
+    write_csv(directory / "learning_curves.csv", ["name", "method", "head", "seed", "step", "text", "bits_per_byte"], rows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,6 @@ the first difference.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +14,9 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.reporting.across_languages import training_costs, write_across_languages
-from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
+from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_scores
 from eval.reporting.generation import read_generation
 from eval.reporting.grid import grid_folders, is_below, read_grid, write_grid
 from eval.reporting.items_page import items_page
@@ -53,7 +52,7 @@ def write_report(
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
     tables = [latex(report, all_lines, tests, copied=copied_rows, steps=steps), latex_generation(report, all_lines)]
     (directory / "tables.tex").write_text("\n".join(filter(None, tables)), encoding="utf-8")
-    write_csv(directory / "scores.csv", report, all_lines)
+    write_scores(directory / "scores.csv", report, all_lines)
     write_languages(directory / "languages.csv", report, all_lines)
     write_across_languages(directory, report)
 
@@ -76,14 +75,14 @@ def write_pairs(report: Report, directory: Path) -> None:
         f"# All pairs\n\n{markdown_table(header, rows, text_columns=3)}\n\nAdjusted by Holm over all {len(rows)} tests together.\n"
     )
     (directory / "pairs.md").write_text(description, encoding="utf-8")
-    with open(directory / "pairs.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["score", "model", "against", "difference", "low", "high", "p_value", "p_adjusted", "verdict"])
-        for other, test in tests:
-            d = test.difference
-            ends = [repr(end) if math.isfinite(end) else "" for end in (d.low, d.high)]
-            told_p = [repr(d.p_value), repr(test.adjusted_p_value)]
-            writer.writerow([test.label, test.model.name, other.name, repr(d.value), *ends, *told_p, test.verdict])
+    records = []
+    for other, test in tests:
+        d = test.difference
+        ends = [repr(end) if math.isfinite(end) else "" for end in (d.low, d.high)]
+        told_p = [repr(d.p_value), repr(test.adjusted_p_value)]
+        records.append([test.label, test.model.name, other.name, repr(d.value), *ends, *told_p, test.verdict])
+    header = ["score", "model", "against", "difference", "low", "high", "p_value", "p_adjusted", "verdict"]
+    write_csv(directory / "pairs.csv", header, records)
 
 
 def _inputs(report: Report, efficiency: Sequence[Path], run_dirs: Sequence[Path]) -> list[Path]:

@@ -6,7 +6,6 @@ their means), and of the languages that were chosen (Student's t over them).  Tw
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from conversion.measuring.intervals import Estimate, ratio_interval
 from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
 from eval.published.by_language import UNKNOWN, Language, language
@@ -323,10 +322,8 @@ def write_across_languages(directory: Path, report: Report) -> None:
     (directory / "across_languages.md").write_text("\n\n".join(["# Across languages", *parts, NOTE]) + "\n", encoding="utf-8")
     latex = "\n".join(_latex(title, header, rows) for title, header, rows in found)
     (directory / "across_languages.tex").write_text(f"% Needs \\usepackage{{booktabs,amssymb}}.\n\n{latex}", encoding="utf-8")
-    with open(directory / "across_languages.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["task", "model", "step", "language", "name", "script", "family", "group", "seed_number", "value"])
-        writer.writerows(_records(report))
+    header = ["task", "model", "step", "language", "name", "script", "family", "group", "seed_number", "value"]
+    write_csv(directory / "across_languages.csv", header, _records(report))
 
 
 def _records(report: Report) -> Iterator[list[str]]:

@@ -26,7 +26,7 @@ MULTIPLICITY = (
 )
 
 
-def write_csv(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
+def write_scores(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
     """Every score of every checkpoint in one line."""
     with open(path, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)

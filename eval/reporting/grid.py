@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
@@ -127,13 +126,12 @@ def write_grid(grid: Grid, report: Report, directory: Path) -> None:
     if any(cell.runs == 1 and cell.deviation is not None for cells in grid.values() for cell in cells.values()):
         note += " Of one run: over its sampled answers."
     (directory / "grid.md").write_text(f"# Ways to adapt\n\n{markdown_table(header, rows)}\n\n{note}\n", encoding="utf-8")
-    with open(directory / "grid.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["row", "source", "metric", "mean", "standard_deviation", "runs", "relative_gain"])
-        for name, cells in grid.items():
-            for line, cell in cells.items():
-                more = ["" if value is None else repr(value) for value in (cell.deviation, cell.gain)]
-                writer.writerow([name, line.source, line.metric, repr(cell.value), more[0], cell.runs, more[1]])
+    records = []
+    for name, cells in grid.items():
+        for line, cell in cells.items():
+            deviation, gain = ("" if value is None else repr(value) for value in (cell.deviation, cell.gain))
+            records.append([name, line.source, line.metric, repr(cell.value), deviation, cell.runs, gain])
+    write_csv(directory / "grid.csv", ["row", "source", "metric", "mean", "standard_deviation", "runs", "relative_gain"], records)
     (directory / "grid.tex").write_text(_latex(grid, columns, best, note), encoding="utf-8")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from common.tables import write_csv
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
 from eval.reporting.suites import Suite, language_of
@@ -115,10 +115,7 @@ def write_languages(path: Path, report: Report, lines: Sequence[Line]) -> None:
     records = list(_records(report, lines))
     if not records:
         return
-    with open(path, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["suite", "language", "tasks", "model", "mean", "low", "high"])
-        writer.writerows(records)
+    write_csv(path, ["suite", "language", "tasks", "model", "mean", "low", "high"], records)
 
 
 def _records(report: Report, lines: Sequence[Line]) -> Iterator[list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from common.figure_style import drawn
 from common.pages import Drawing, rendered
-from common.tables import markdown_table
+from common.tables import markdown_table, write_csv
 from eval.reporting import charts
 from eval.reporting.charts import Point
 from eval.reporting.runs import Evaluated, Report, Run
@@ -148,13 +147,12 @@ def write_skills(skills: Skills, directory: Path, *, title: str) -> None:
     )
     page = rendered("skills.html", title=title, skills=skills, drawing=drawing)
     (directory / "skills.html").write_text(page, encoding="utf-8")
-    with open(directory / "skills.csv", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["graft", "weight", "model", "measure", "value", "low", "high"])
-        listed = [("", "", model) for model in skills.references]
-        listed += [(name, f"{weight:g}", model) for name, models in skills.grafts.items() for weight, model in models.items()]
-        for graft, weight_text, model in listed:
-            for line in skills.lines:
-                if (score := line.score(model)) is not None:
-                    ends = ["" if end is None else repr(end) for end in (score.low, score.high)]
-                    writer.writerow([graft, weight_text, model.name, _label(line), repr(score.value), *ends])
+    listed = [("", "", model) for model in skills.references]
+    listed += [(name, f"{weight:g}", model) for name, models in skills.grafts.items() for weight, model in models.items()]
+    rows = []
+    for graft, weight_text, model in listed:
+        for line in skills.lines:
+            if (score := line.score(model)) is not None:
+                ends = ["" if end is None else repr(end) for end in (score.low, score.high)]
+                rows.append([graft, weight_text, model.name, _label(line), repr(score.value), *ends])
+    write_csv(directory / "skills.csv", ["graft", "weight", "model", "measure", "value", "low", "high"], rows)
