@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,30 +168,26 @@ def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
         read_inputs(recipe)
 
 
-def test_a_missing_data_shard_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("left", "sentence"),
+    [
+        (None, "{0} is missing; its manifest lists it with 100 bytes; make {1} again"),
+        (60, "{0} has 60 bytes, but its manifest says 100: truncated or edited; make {1} again"),
+    ],
+)
+def test_damaged_data_is_refused(tmp_path: Path, left: int | None, sentence: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    for name in ("text.bin", "text.idx"):
-        (data / name).write_bytes(b"x" * 100)
+    shard = data / "text.bin"
+    shard.write_bytes(b"x" * 100)
     write_manifest(data, stage="data_prep.to_megatron", facts={})
-    (data / "text.bin").unlink()
+    shard.unlink() if left is None else shard.write_bytes(b"x" * left)
     recipe = compose_recipe("demo_adapt", [f"model.checkpoint={tmp_path / 'nemo'}", f"data.train=[{data}]"])
     with refused(
         "recipe demo_adapt cannot run, 2 problems:\n"
         f"  - {tmp_path / 'nemo'} is not a directory; make it with `python -m conversion.hf_to_nemo`\n"
-        f"  - {data / 'text.bin'} is missing; its manifest lists it with 100 bytes; make {data} again"
+        f"  - {sentence.format(shard, data)}"
     ):
-        read_inputs(recipe)
-
-
-def test_truncated_data_is_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "text.bin").write_bytes(b"x" * 100)
-    write_manifest(data, stage="data_prep.to_megatron", facts={})
-    (data / "text.bin").write_bytes(b"x" * 60)
-    recipe = compose_recipe("demo_adapt", [f"model.checkpoint={data}", f"data.train=[{data}]"])
-    with pytest.raises(ValueError, match=re.escape(f"{data / 'text.bin'} has 60 bytes, but its manifest says 100: truncated or edited")):
         read_inputs(recipe)
 
 

@@ -271,33 +271,27 @@ def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, t
     assert not (tmp_path / "run").exists()
 
 
-def test_an_edited_data_shard_is_refused_before_the_first_step(inputs: Inputs, tmp_path: Path) -> None:
-    """Of the same size, so that only its digest tells."""
-    edited = tmp_path / "data"
-    shutil.copytree(inputs.data, edited)
-    tokens = next(edited.glob("*.bin"))
-    content = bytearray(tokens.read_bytes())
-    content[100] ^= 1
-    tokens.write_bytes(content)
-    finished = run_command(*_arguments(inputs, tmp_path / "run", f"data.train=[{edited}]"), log_dir=tmp_path / "logs")
+@pytest.mark.parametrize(
+    ("folder", "files", "place", "option", "stage"),
+    [
+        ("data", "*.bin", 100, "data.train=[{}]", "data_prep.to_megatron"),
+        ("checkpoint", "weights/*.distcp", -1000, "model.checkpoint={}", "conversion.hf_to_nemo"),
+    ],
+)
+def test_edited_inputs_are_refused_before_anything_is_written(
+    inputs: Inputs, tmp_path: Path, folder: str, files: str, place: int, option: str, stage: str
+) -> None:
+    """Of the same size, so that only the digest tells."""
+    edited = tmp_path / "edited"
+    shutil.copytree(getattr(inputs, folder), edited)
+    path = next(edited.glob(files))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    finished = run_command(*_arguments(inputs, tmp_path / "run", option.format(edited)), log_dir=tmp_path / "logs")
     assert finished.code == 2
     assert finished.stderr.splitlines(keepends=True)[-1] == (
-        f"error: {tokens} was edited after data_prep.to_megatron wrote it: its digest is not that of its manifest; make {edited} again\n"
-    )
-    assert not (tmp_path / "run").exists()
-
-
-def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:
-    edited = tmp_path / "nemo"
-    shutil.copytree(inputs.checkpoint, edited)
-    weights = next((edited / "weights").glob("*.distcp"))
-    content = bytearray(weights.read_bytes())
-    content[-1000] ^= 1
-    weights.write_bytes(content)
-    finished = run_command(*_arguments(inputs, tmp_path / "run", f"model.checkpoint={edited}"), log_dir=tmp_path / "logs")
-    assert finished.code == 2
-    assert finished.stderr.splitlines(keepends=True)[-1] == (
-        f"error: {weights} was edited after conversion.hf_to_nemo wrote it: its digest is not that of its manifest; make {edited} again\n"
+        f"error: {path} was edited after {stage} wrote it: its digest is not that of its manifest; make {edited} again\n"
     )
     assert not (tmp_path / "run").exists()
 
