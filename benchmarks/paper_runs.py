@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 from common.plain_files import read_yaml
 
@@ -83,7 +84,7 @@ def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[st
             start = time.perf_counter()
             world = base / "inputs" / row.name.split()[0]
             if not world.exists():
-                with _own_environment():
+                with mock.patch.dict(os.environ):  # a training by the launch of another one would take its directory for lost
                     write_inputs(row.name.split()[0], world)
             folder = base / row.name.replace(" ", "_")
             folder.mkdir(parents=True)
@@ -145,7 +146,7 @@ def _called(module: str, words: Sequence[str], folder: Path) -> tuple[int, str]:
         )
         return done.returncode, done.stderr if done.returncode else done.stdout
     streams = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
-    with _own_environment(), _inside(folder), streams[0] as out, streams[1] as errors:
+    with mock.patch.dict(os.environ), contextlib.chdir(folder), streams[0] as out, streams[1] as errors:
         try:
             code: int = importlib.import_module(module).main([*words])
         except SystemExit as refusal:
@@ -156,27 +157,6 @@ def _called(module: str, words: Sequence[str], folder: Path) -> tuple[int, str]:
 def _files(folder: Path) -> set[str]:
     """All files, those behind links to folders left out."""
     return {str((Path(root) / name).relative_to(folder)) for root, _, names in os.walk(folder) for name in names}
-
-
-@contextlib.contextmanager
-def _own_environment() -> Iterator[None]:
-    """Take back what commands change for themselves: a training by the launch of another one would take its directory for lost."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _compare(folder: Path, forms: Sequence[Mapping[str, Any]] | None, patterns: Mapping[str, str]) -> None:
