@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from slurm.checks.findings import NOT_APPLICABLE, OK, PROBLEM, Finding
@@ -37,11 +38,8 @@ def _engine(part: Mapping[str, Any]) -> list[Finding]:
     version = part["packages"].get("flash-attn")
     if version is not None and not _FLASH[0] <= _numbers(version) <= _FLASH[1]:
         expected = " to ".join(".".join(map(str, bound)) for bound in _FLASH)
-        findings.append(
-            Finding(
-                "flash-attention", PROBLEM, f"{version}; TransformerEngine takes {expected} for documents on an A100", "install one of them"
-            )
-        )
+        message = f"{version}; TransformerEngine takes {expected} for documents on an A100"
+        findings.append(Finding("flash-attention", PROBLEM, message, "install one of them"))
     kernels = {name: value for name, value in part["environment"].items() if name.startswith("NVTE_")}
     if kernels:
         message = ", ".join(f"{name}={value}" for name, value in kernels.items())
@@ -53,14 +51,8 @@ def _caches(part: Mapping[str, Any]) -> list[Finding]:
     shared = {name: place for name, place in part.items() if place["is shared"]}
     if shared:
         message = "; ".join(f"{name} is {place['path']}, on {place['file system']}" for name, place in shared.items())
-        return [
-            Finding(
-                "compile caches",
-                PROBLEM,
-                message,
-                "set the variable to a directory on the node's own disk in the cluster file's environment",
-            )
-        ]
+        advice = "set the variable to a directory on the node's own disk in the cluster file's environment"
+        return [Finding("compile caches", PROBLEM, message, advice)]
     return [Finding("compile caches", OK, "; ".join(f"{place['path']} on {place['file system']}" for place in part.values()))]
 
 
@@ -82,24 +74,16 @@ def _speeds(part: Mapping[str, Any]) -> list[Finding]:
 
 
 def _attention(part: Mapping[str, Any]) -> list[Finding]:
+    finding = partial(Finding, "attention of documents")
     findings = []
     for case, value in part.items():
         if isinstance(value, str):
-            findings.append(
-                Finding("attention of documents", PROBLEM, f"{case}: {value}", "train such models with data.document_mask=false")
-            )
+            findings.append(finding(PROBLEM, f"{case}: {value}", "train such models with data.document_mask=false"))
         elif value > LARGEST_ATTENTION_DIFFERENCE:
             message = f"{case}: {value:g} from the formula; expected at most {LARGEST_ATTENTION_DIFFERENCE:g}"
-            findings.append(
-                Finding(
-                    "attention of documents",
-                    PROBLEM,
-                    message,
-                    "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may select a correct kernel",
-                )
-            )
+            findings.append(finding(PROBLEM, message, "report it; NVTE_FUSED_ATTN=0 or NVTE_FLASH_ATTN=0 may select a correct kernel"))
         else:
-            findings.append(Finding("attention of documents", OK, f"{case}: {value:g} from the formula"))
+            findings.append(finding(OK, f"{case}: {value:g} from the formula"))
     return findings
 
 
@@ -130,11 +114,8 @@ def _hang(part: Mapping[str, Any]) -> list[Finding]:
     message = f"the run ended {part['seconds']:g} s after a rank had stopped, with exit code {part['exit code']}"
     if part["exit code"] == part["expected"] and part["says that it hangs"]:
         return [Finding("a rank that hangs", OK, message)]
-    return [
-        Finding(
-            "a rank that hangs", PROBLEM, f"{message}; expected {part['expected']}, by the watchdog", "see the log of the run `hanging`"
-        )
-    ]
+    wrong = f"{message}; expected {part['expected']}, by the watchdog"
+    return [Finding("a rank that hangs", PROBLEM, wrong, "see the log of the run `hanging`")]
 
 
 _JUDGES = {
