@@ -11,7 +11,7 @@ import copy
 import heapq
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +23,7 @@ _FEWEST_COUNTS = 2
 _UNKNOWN = "\0unknown"  # before a letter that the old tokenizer has no token for
 
 
-def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], num_new: int) -> Extension:
+def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], num_new: int, *, excluded: Collection[str] = ()) -> Extension:
     """Learn so many merges more, one new token each, and append them.
 
     A letter that the tokenizer lacks becomes a token when it is as frequent as a pair.  A pair is skipped that would make a token which the tokenizer has already and comes to by other merges: with it text would be cut
@@ -32,6 +32,7 @@ def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], nu
 
     Args:
         description: content of a tokenizer.json that names every added token.
+        excluded: tokens that are not made.
 
     Raises:
         ValueError: if the tokenizer is not a BPE, or if the sentences have no more pairs that occur twice.
@@ -57,7 +58,7 @@ def continue_merges(description: Mapping[str, Any], sentences: Iterable[str], nu
                 " give more text or ask for fewer"
             )
         token = "".join(pair).removeprefix(_UNKNOWN)
-        if token in vocabulary or bytes_of(token, spelling) in known:
+        if token in vocabulary or token in excluded or bytes_of(token, spelling) in known:
             words.skip(pair)
             continue
         vocabulary[token] = first_id + len(tokens)

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,7 +57,12 @@ class Extension:
 
 
 def extend_tokenizer(
-    description: Mapping[str, Any], candidates: Iterable[Candidate], num_new: int | None, *, fits: Callable[[bytes], bool] | None = None
+    description: Mapping[str, Any],
+    candidates: Iterable[Candidate],
+    num_new: int | None,
+    *,
+    fits: Callable[[bytes], bool] | None = None,
+    excluded: Collection[str] = (),
 ) -> Extension:
     """Add the first candidates that the tokenizer lacks, and what they need to be reached, until there are so many new tokens.
 
@@ -66,6 +71,7 @@ def extend_tokenizer(
         candidates: from the most to the least wanted.
         num_new: new tokens in all; None takes every candidate.
         fits: whether bytes can be one token where the text has been cut into words, see `fits_a_word`.
+        excluded: tokens that are not added, not even on the way to another.
 
     Raises:
         ValueError: if the candidates give fewer new tokens, or if the tokenizer is of an unknown kind.
@@ -77,13 +83,15 @@ def extend_tokenizer(
     known = known_bytes(extended, spelling)
     wanted, num_unspellable = _spelled(candidates, known, spelling, taken=vocabulary_of(extended["model"]))
     unfit = {token for token in wanted if fits is not None and not fits(bytes_of(token, spelling))}
-    wanted = {token: score for token, score in wanted.items() if token not in unfit}
+    wanted = {token: score for token, score in wanted.items() if token not in unfit and token not in excluded}
     rules = _RULES[extended["model"]["type"]](extended["model"], wanted)
     tokens: list[str] = []
     for token in wanted:
         if num_new is not None and len(tokens) == num_new:
             break
         steps = rules.steps_to(token)
+        if any(step in excluded for step in steps):
+            continue
         if num_new is None or len(tokens) + len(steps) <= num_new:
             rules.add(steps, first_id + len(tokens))
             tokens.extend(steps)

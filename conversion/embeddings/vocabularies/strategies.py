@@ -25,7 +25,7 @@ from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, PlainTokenizer, r
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 from data_prep.tokenizers.swapping import chosen_tokens, of_scripts, removable_tokens, under_free_ids, without
-from data_prep.tokenizers.token_bytes import bytes_of, respelling_decoder, spelling_of
+from data_prep.tokenizers.token_bytes import respelling_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -269,13 +269,11 @@ def _swapped(
     removal = without(description, gone)
     sample, held_out = sample_sentences(text, options.num_sentences)
     if options.tokens_by == "continued-bpe":
-        extension = continue_merges(removal.description, sample, options.num_new_tokens)
+        extension = continue_merges(removal.description, sample, options.num_new_tokens, excluded=set(gone))
     else:
-        found = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
-        spelled = {bytes_of(token, spelling_of(description)) for token in gone}
-        candidates = [candidate for candidate in found if candidate.data not in spelled]
+        candidates = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
         fits = fits_a_word(source_tokenizer.backend_tokenizer)
-        extension = extend_tokenizer(removal.description, candidates, options.num_new_tokens, fits=fits)
+        extension = extend_tokenizer(removal.description, candidates, options.num_new_tokens, fits=fits, excluded=set(gone))
     files = derived_files(source, source_tokenizer, under_free_ids(description, removal, extension))
     swapped = load_files(files)
     exchanged = [(i, old, new) for (i, old), new in zip(removal.free.items(), extension.tokens, strict=True)]

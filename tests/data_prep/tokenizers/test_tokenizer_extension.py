@@ -138,6 +138,15 @@ def test_steps_across_old_merges() -> None:
     assert extend_tokenizer(wanted, [Candidate(b"abc"), Candidate(b"bc")], None).tokens == ("bc", "abc")
 
 
+def test_excluded_tokens_do_not_come_as_steps_to_others() -> None:
+    old = bpe(["▁", "a", "b", "c"], [])
+    candidates = [Candidate(b"abc"), Candidate(b"ab"), Candidate(b"ca")]
+    assert extend_tokenizer(old, candidates, None).tokens == ("ab", "abc", "ca")
+    assert extend_tokenizer(old, candidates, None, excluded={"ab", "bc"}).tokens == ("ca",)
+    text = ["abc"] * 9 + ["ca"] * 3
+    assert continue_merges(old, text, 1, excluded={"▁a", "▁c", "ab", "bc"}).tokens == ("ca",)
+
+
 def test_unknown_letters_become_tokens() -> None:
     old = bpe(["a", "b"], [])
     extension = extend_tokenizer(old, [Candidate("ačb".encode())], None)
