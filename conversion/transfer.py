@@ -53,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = replace(request, learning=replace(request.learning or LearningOptions(), state=state))
     transfer = plan_transfer(request)
     if arguments.show_swap:
-        for token_id, old, new in transfer.target.swapped:
-            print(f"{token_id}\t{old}\t{new}")
+        print(*transfer.target.swapped_lines, sep="\n")
         return command.DONE
     manifest, warnings = write_transfer(transfer, arguments.output, arguments=vars(arguments), report_texts=texts)
     if learns:

@@ -237,8 +237,7 @@ def _write_checkpoint(
         digests[FACTORS_NAME] = write_safetensors(directory / FACTORS_NAME, factors)
     write_tokenizer_files(directory, transfer.target.files)
     if transfer.target.swapped:
-        lines = (f"{token_id}\t{old}\t{new}\n" for token_id, old, new in transfer.target.swapped)
-        (directory / SWAPPED_NAME).write_text("id\told\tnew\n" + "".join(lines), encoding="utf-8")
+        (directory / SWAPPED_NAME).write_text("\n".join(["id\told\tnew", *transfer.target.swapped_lines, ""]), encoding="utf-8")
     if not sees_nothing(renumbered):
         copy_processor(source, directory)
     generation_config = _generation_config(source)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _BATCH_CHARACTERS = 1 << 20
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 _NEEDS_TOKENIZER = {"replace": True, "union": True, "prune": False, "keep": False}  # expand takes one or trains one
 
 
@@ -54,6 +55,11 @@ class TargetTokenizer:
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     swapped: Sequence[tuple[int, str, str]] = ()
+
+    @property
+    def swapped_lines(self) -> list[str]:
+        """Of each exchanged token: id, tab, old, tab, new; a tab, line break or backslash in a token is written as `\\t`, `\\n`, `\\r`, `\\\\`."""
+        return [f"{i}\t{old.translate(_ESCAPES)}\t{new.translate(_ESCAPES)}" for i, old, new in self.swapped]
 
     @cached_property
     def digest(self) -> str:

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM, PreTraine
 from common.artifacts import check_files, read_manifest
 from conversion.embeddings import METHODS
 from conversion.embeddings.vocabularies.chat_template import rendered_chats
+from conversion.embeddings.vocabularies.strategies import TargetTokenizer
 from conversion.gguf.file import GGUFFile
 from conversion.gguf.tokenizer import read_tokenizer
 from conversion.transfer import main
@@ -391,10 +392,10 @@ def require_swapped(source: Path, output: Path, *, num_new: int) -> int:
     before, after = load_tokenizer(source), load_tokenizer(output)
     lines = [line.split("\t") for line in (output / "swapped_tokens.tsv").read_text(encoding="utf-8").split("\n")[1:-1]]
     free = {int(token_id) for token_id, _, _ in lines}
-    assert len(free) == num_new
+    assert len(free) == num_new and not {old for _, old, _ in lines} & {new for _, _, new in lines}
     spelled = after.backend_tokenizer.id_to_token
-    for token_id, old, new in lines:
-        assert before.backend_tokenizer.id_to_token(int(token_id)) == old != new == spelled(int(token_id))
+    exchanged = [(i, before.backend_tokenizer.id_to_token(i), spelled(i)) for i in sorted(free)]
+    assert lines == [line.split("\t") for line in TargetTokenizer(after, {}, swapped=exchanged).swapped_lines]
     assert all(spelled(i) == token for token, i in before.get_vocab().items() if i not in free)
     old_rows, new_rows = tensors_of(source), tensors_of(output)
     assert old_rows.keys() == new_rows.keys()
@@ -412,6 +413,11 @@ def require_swapped(source: Path, output: Path, *, num_new: int) -> int:
             assert first == second
             num_same += 1
     return num_same
+
+
+def test_tokens_with_tabs_and_line_breaks_stay_on_their_line() -> None:
+    target = TargetTokenizer(byte_level("a", num_tokens=257), {}, swapped=[(7, ");\r", "\ta"), (9, "\n\n", "\\n")])
+    assert target.swapped_lines == ["7\t);\\r\t\\ta", "9\t\\n\\n\t\\\\n"]
 
 
 def test_swap_leaves_what_the_chat_template_writes(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
