@@ -64,8 +64,14 @@ def one_pass_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> P
     return _first_lines(80, inputs, tmp_path_factory.mktemp("one_pass"))
 
 
-def _first_lines(number: int, inputs: Inputs, base: Path) -> Path:
+@pytest.fixture(scope="session")
+def data_with_bos(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set with the beginning-of-text token in front of each document."""
+    return _first_lines(8, inputs, tmp_path_factory.mktemp("with_bos"), "--bos", "yes")
+
+
+def _first_lines(number: int, inputs: Inputs, base: Path, *options: str) -> Path:
     text = base / "sl.txt"
     text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:number]) + "\n", encoding="utf-8")
-    call_command("data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data")
+    call_command("data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data", *options)
     return base / "data"

@@ -88,6 +88,7 @@ def test_it_trains_and_is_exported(
     inputs: Inputs,
     small_data: Path,
     one_pass_data: Path,
+    data_with_bos: Path,
     pairs: Path,
     checkpoints: Checkpoints,
     encoder: Inputs,
@@ -107,6 +108,8 @@ def test_it_trains_and_is_exported(
     if recipe.model.factorised_size is not None:
         overrides.append(f"model.factors={checkpoints.factors()}")
     data = pairs if name == "gams/inz" else one_pass_data if recipe.schedule.epochs == 1 else small_data
+    if recipe.data.bos:
+        data, inputs = data_with_bos, replace(inputs, held_out=data_with_bos)
     tiny = compose_recipe(name, ["+size=tiny", f"data.train=[{data}]", *overrides])
     same = repr(replace(tiny, name="", model=replace(tiny.model, method=None)))
     if same not in trained:

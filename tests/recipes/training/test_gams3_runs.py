@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Inputs
+from tests.conftest import TEXT, Inputs
 from tests.gloo import run_on_gloo
 from tests.processes import call_command
 
@@ -33,10 +32,10 @@ def arguments(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> list[
     call_command("conversion.new_model", *options, "--output", base / "hf")
     call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
     for name in ("kas", "metafida"):
-        shutil.copytree(inputs.data, base / name)
+        call_command("data_prep.to_megatron", "--input", TEXT, "--tokenizer", inputs.tokenizer, "--bos", "yes", "--output", base / name)
     return [
         *("--recipe", "gams3/base_cpt", "+size=tiny", "+batch=gams3_ramp_up", f"model.checkpoint={base / 'nemo'}"),
-        *(f"data.train=[{base / 'metafida'},{base / 'kas'}]", "data.blend={kas: 0.3, metafida: 0.7}", f"data.validation={inputs.data}"),
+        *(f"data.train=[{base / 'metafida'},{base / 'kas'}]", "data.blend={kas: 0.3, metafida: 0.7}", f"data.validation={base / 'kas'}"),
         *(
             f"data.sequence_length={LENGTH}",
             f"schedule.max_steps={STEPS}",
