@@ -99,5 +99,5 @@ def test_all_suites_from_real_rows_to_the_report(shared, tmp_path, monkeypatch):
     tables = (tmp_path / "report/tables.tex").read_text(encoding="utf-8")
     columns = [len(spec) for spec in re.findall(r"begin{tabular}{l(r+)}", tables)]
     # Texts; GaMS's Tables 4 to 6 and its tasks by likelihood; SENTA by examples; SAVA's two with averages, questions and FLORES; translations
-    # both ways and summaries with averages; completions in two languages.
-    assert columns == [1, *(7, 7, 5, 7), 4, *(7, 7, 1, 4), *(11, 8, 11), *(1, 1)]
+    # both ways and summaries with averages; completions in two languages; instructions in three.
+    assert columns == [1, *(7, 7, 5, 7), 4, *(7, 7, 1, 4), *(11, 8, 11), *(1, 1), 3]
