@@ -177,7 +177,7 @@ def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureF
     capfd.readouterr()
     assert mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(mixed)]) == 0
     assert capfd.readouterr().out.startswith(
-        "# Mixture\n\nTokens per corpus, each text once, with one end-of-text token a document:\n\n| corpus "
+        "# Mixture\n\nTokens per corpus, each text once, with the tokens around each document:\n\n| corpus "
     )
     assert {"report.html", "sizes.png"} <= {path.name for path in report.iterdir()}
     manifest = read_manifest(mixed)
