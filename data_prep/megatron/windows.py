@@ -7,6 +7,7 @@ weights.  The indices are built by Megatron itself, with the configuration that 
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -75,6 +76,8 @@ class TrainingWindows:
             if data.num_tokens < sequence_length + 1:
                 raise ValueError(f"{prefix} has {data.num_tokens} tokens; one window needs {sequence_length + 1}")
         with warnings.catch_warnings(action="ignore"):  # of GPU packages that are not needed here
+            # By name, as the engine's patches come after this stage: with nvcc and no GPU, as on login nodes, Megatron-core's import would fail.
+            importlib.import_module("nemo_patches.no_allocator").compile_no_allocator()
             from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
             from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
             from megatron.core.datasets.utils import get_blend_from_list
