@@ -6,7 +6,7 @@ hardware reaches of its rates is `Efficiency`; how it was found, and how far it 
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from nemo_patches.whole_experts import has_biased_experts
 from recipes.numbers.arithmetic import visible_share
@@ -64,7 +64,7 @@ class PassTime:
     @property
     def total(self) -> float:
         """Seconds of all parts."""
-        return sum(astuple(self))
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
