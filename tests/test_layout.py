@@ -9,6 +9,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,14 @@ def test_package_is_that_of_the_checkout(package: str) -> None:
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.origin == str(ROOT / package / "__init__.py")
     assert package == GROUND or package in STAGES
+
+
+@pytest.mark.parametrize("name", ["vllm", "comet", "bridge", "automodel"])
+def test_an_environment_that_runs_the_project_has_what_it_imports(name: str) -> None:
+    """The packages that the project names, except those that come with the others."""
+    named = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"])
+    pinned = {line.partition("==")[0] for line in (ROOT / f"requirements-{name}.txt").read_text(encoding="utf-8").splitlines()}
+    assert named - {"numpy", "tqdm", "transformers", "tokenizers", "safetensors", "torch", "Jinja2"} <= pinned
 
 
 def test_help_is_instant_and_ends_with_an_example() -> None:

@@ -108,9 +108,8 @@ def test_folders_that_are_no_whole_model(bleurt, tmp_path) -> None:
     tensors = load_file(folder / "model.safetensors")
     del tensors["classifier.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    refused(
-        f"{folder} lacks 1 tensors of the model, first classifier.weight; fetch it again", open_bleurt, folder, device="cpu", batch_size=1
-    )
+    lacking = f"{folder} lacks 1 tensors of the model, first classifier.weight; download it again"
+    refused(lacking, open_bleurt, folder, device="cpu", batch_size=1)
     (folder / "model.safetensors").write_bytes(b"\0" * 40)
     refused(f"BLEURT in {folder} cannot be loaded: ", open_bleurt, folder, device="cpu", batch_size=1)
     (folder / "spm.model").unlink()
