@@ -20,7 +20,7 @@ from gguf.quants import dequantize
 
 VERSIONS = (2, 3)
 _MAGIC = GGUF_MAGIC.to_bytes(4, "little")
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 1 << 20
 _MAX_DIMENSIONS = 4
 
 
@@ -106,7 +106,7 @@ class GGUFFile:
             for first in range(start, end, step):
                 count = min(step, end - first)
                 stream.seek(tensor.offset + first * row_bytes)
-                data = np.frombuffer(stream.read(count * row_bytes), np.uint8).reshape(count, row_bytes)
+                data = np.frombuffer(stream.read(count * row_bytes), np.uint8)
                 yield _dequantized(data, tensor.kind).reshape(*((count,) if len(tensor.shape) > 1 else ()), tensor.shape[-1])
 
 
@@ -161,15 +161,16 @@ _PART_NAME = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 
 
 def _dequantized(data: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
-    """Rows of bytes as rows of float32."""
-    values = data.view(np.float64) if kind == "F64" else np.asarray(dequantize(data, GGMLQuantizationType[kind]))
+    """Bytes as float32 (1, number of values): in one row, because the package would take sixteen rows at a time."""
+    row = data.reshape(1, -1)
+    values = row.view(np.float64) if kind == "F64" else np.asarray(dequantize(row, GGMLQuantizationType[kind]))
     return values.astype(np.float32, copy=False)
 
 
 @cache
 def _can_be_dequantized(kind: str) -> bool:
     try:
-        _dequantized(np.zeros((1, GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]), np.uint8), kind)
+        _dequantized(np.zeros(GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1], np.uint8), kind)
     except NotImplementedError:
         return False
     return True
