@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUF_MAGIC, GGMLQuantizationType, GGUFReader
+from gguf import GGUF_MAGIC, GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
@@ -115,6 +115,24 @@ class _Reader(GGUFReader):
 
     def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> np.ndarray[Any, Any]:
         return np.frombuffer(self.data, dtype, int(count), offset)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
+        """As the package's, but an array is not taken apart number by number."""
+        if raw_type != GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+        (kind,), (count,) = head
+        start = orig_offs + 12
+        if number := self.gguf_scalar_to_np.get(GGUFValueType(kind)):
+            parts, end = [self._get(start, number, count)], start + int(count) * np.dtype(number).itemsize
+        elif kind == GGUFValueType.STRING:
+            parts, end = [], start
+            for _ in range(int(count)):
+                parts.append(self._get(end + 8, np.uint8, self._get(end, np.uint64)[0]))
+                end += 8 + len(parts[-1])
+        else:
+            return super()._get_field_parts(orig_offs, raw_type)
+        return end - orig_offs, [*head, *parts], list(range(2, 2 + len(parts))), [GGUFValueType.ARRAY, GGUFValueType(kind)]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[QuantizedTensor]]:
