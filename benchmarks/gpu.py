@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import ROOT, TEXT, made, opt_inputs
-from benchmarks.training import SIZES
-from benchmarks.training_loops import Size, recipe_overrides
+from benchmarks.training_loops import SIZES, Size, recipe_overrides
 from benchmarks.whole.evaluation_cases import lm_eval
 from common import command
 from common.artifacts import project_commit, read_manifest
@@ -204,7 +203,7 @@ def transfer(bench: Bench, model: Model) -> Figures:
     base, target = inputs(bench, model), bench.work / "transfer"
     tokenizer = made(bench.work / "target", "data_prep.train_tokenizer", "--input", TEXT, "--vocab-size", "2000")
     steps = "10" if bench.device == "cpu" else "100"
-    options = ("--method", "token-distillation", "--text", TEXT, "--steps", steps, "--sequence-length", 48, "--device", bench.device)
+    options = ("--method", "token-distillation", "--text", TEXT, "--steps", steps, "--sequence-length", "48", "--device", bench.device)
     seconds = bench.call("-m", "conversion.transfer", "--source", base / "hf", "--tokenizer", tokenizer, *options, "--output", target)
     manifest = read_manifest(target)
     assert manifest is not None, "a transfer leaves its manifest"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
 from common.plain_files import read_yaml
@@ -37,12 +37,21 @@ _SMALL = {
 }
 
 
-class Row(Protocol):
-    """What is run: see `benchmarks.papers.Item`."""
+@dataclass(frozen=True)
+class Item:
+    """One table or figure.
+
+    Attributes:
+        name: `gams T4`, `sava F2` ...
+        shows: what it shows.
+        commands: what fills it, one after the other, without `python -m`; none for a drawing.
+        lacks: what the row needs and is not to be had here; where a command cannot run without it, none is run.
+    """
 
     name: str
-    commands: tuple[str, ...]
-    lacks: str
+    shows: str
+    commands: tuple[str, ...] = ()
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Outcome:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
 
-def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[str, Outcome]]:
+def run_rows(rows: Sequence[Item], keep: Path | None = None) -> Iterator[tuple[str, Outcome]]:
     """Run rows one after the other, each in a folder of its own; what two rows do alike is done once.
 
     Args:
@@ -98,7 +107,7 @@ def run_rows(rows: Sequence[Row], keep: Path | None = None) -> Iterator[tuple[st
             yield row.name, outcome
 
 
-def _run(row: Row, folder: Path, world: Path, done: dict[tuple[str, ...], tuple[Path, list[str]]]) -> None:
+def _run(row: Item, folder: Path, world: Path, done: dict[tuple[str, ...], tuple[Path, list[str]]]) -> None:
     """The row's commands in its folder, which has links to all inputs that they do not write themselves."""
     words = [shlex.split(command) for command in row.commands]
     outputs = {one[place + 1].strip("/") for one in words for place, word in enumerate(one) if word == "--output"}

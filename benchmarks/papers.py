@@ -10,10 +10,9 @@ import argparse
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.paper_runs import FAILS, LACKING, WORKS, Outcome, run_rows
+from benchmarks.paper_runs import FAILS, LACKING, WORKS, Item, Outcome, run_rows
 from common import command
 from common.plain_files import read_yaml
 
@@ -27,23 +26,6 @@ STATES = {
 }
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "results" / "papers.md"
 BEGIN, END = "<!-- rows -->", "<!-- end -->"
-
-
-@dataclass(frozen=True)
-class Item:
-    """One table or figure.
-
-    Attributes:
-        name: `gams T4`, `sava F2` ...
-        shows: what it shows.
-        commands: what fills it, one after the other, without `python -m`; none for a drawing.
-        lacks: what the row needs and is not to be had here; where a command cannot run without it, none is run.
-    """
-
-    name: str
-    shows: str
-    commands: tuple[str, ...] = ()
-    lacks: str = ""
 
 
 ITEMS = tuple(

@@ -136,7 +136,7 @@ def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
     run_dir = output / "run"
     with leased(run_dir) as fence, watching(recipe.run, rank=rank) as watchdog:
         callbacks = make_callbacks(recipe, found, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
-        trainer: Any = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=True)
+        trainer: Any = make_trainer(recipe, found, callbacks, run_dir=run_dir, start_from_weights=True)
         if contender == "nemo":
             _save_as_nemo_does(trainer, run_dir / "checkpoints")
         trainer.callbacks.insert(0, Clock())

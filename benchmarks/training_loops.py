@@ -1,8 +1,8 @@
-"""One training loop, timed step by step: this project's, a bare one of Megatron-core, or the Trainer of Hugging Face transformers.
+"""The trainings that ours are measured with and beside: sizes and inputs, a bare loop of Megatron-core, Hugging Face's Trainer.
 
-Run by `benchmarks.training`; prints one line of JSON with the seconds of every step, by the clock and by the processor.
+`benchmarks.all` runs and times the loops:
 
-    python -m benchmarks.training_loops {ours,bare,trainer} INPUTS OUTPUT JSON
+    python -m benchmarks.training_loops {bare,trainer} INPUTS OUTPUT JSON
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.commands import opt_inputs
 
 OVERRIDES = ("run.log_every_steps=10", "run.keep_optimizer_in_last_checkpoint=false")
 
@@ -39,66 +40,31 @@ class Size:
         return self.sequence_length * self.micro_batch_size * self.accumulation_steps
 
 
-class Clock:
-    """When each step ended."""
-
-    def __init__(self) -> None:
-        self.wall: list[float] = []
-        self.processor: list[float] = []
-
-    def tick(self) -> None:
-        """A step has ended, on the device too."""
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.wall.append(time.perf_counter())
-        self.processor.append(time.process_time())
-
-    def report(self) -> None:
-        """Print what lies between the ends of the steps, without the first two, which make buffers and state, and the last, which saves."""
-        import torch
-
-        seconds = {
-            name: [later - earlier for earlier, later in zip(ticks, ticks[1:])][1:-1]
-            for name, ticks in (("wall", self.wall), ("processor", self.processor))
-        }
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        print(json.dumps({**seconds, "peak_bytes": peak, "device": _device()}), flush=True)
+SIZES = {
+    "cpu": Size(6, 256, 4, 4096, 256, 2, 4, "32", 10),
+    "gpu": Size(24, 2048, 32, 80_000, 2048, 4, 4, "bf16", 24),
+}
 
 
-def _device() -> str:
-    import torch
+def prepare(size: Size, base: Path) -> None:
+    """Tokenizer, data and checkpoint for the project's loop, by its own commands."""
+    shape: list[str | int] = [
+        *("--num-layers", size.num_layers, "--hidden-size", size.hidden_size, "--num-attention-heads", size.num_heads),
+        *("--ffn-size", 4 * size.hidden_size, "--max-positions", size.sequence_length, "--untied"),
+    ]
+    opt_inputs(base, *shape, vocab_size=1500)
 
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
 
-
-def ours(size: Size, inputs: Path, output: Path) -> Clock:
-    """What `recipes.train` does, checkpoints aside."""
-    from common.lease import Fence, take_lease, this_process
-    from recipes.rules.compose import compose_recipe
-    from recipes.rules.inputs import read_inputs
-    from recipes.runs.stopping import StopSignals
-    from recipes.runs.watchdog import watching
-    from recipes.training.engine import make_callbacks, make_data, make_model, make_trainer
-
-    recipe = compose_recipe("demo_adapt", [*recipe_overrides(size, inputs), *OVERRIDES])
-    found = read_inputs(recipe)
-    clock = Clock()
-
-    from lightning.pytorch.callbacks import Callback
-
-    class Ticks(Callback):
-        def on_train_batch_end(self, *arguments: Any) -> None:
-            clock.tick()
-
-    with take_lease(output, this_process("benchmark")) as lease, watching(recipe.run, rank=0) as watchdog:
-        fence = Fence(lease.path, lease.token)
-        callbacks = make_callbacks(recipe, found, run_dir=output, signals=StopSignals(()), fence=fence, watchdog=watchdog)
-        trainer = make_trainer(recipe, callbacks, run_dir=output, start_from_weights=True)
-        trainer.callbacks.append(Ticks())  # type: ignore[attr-defined]
-        trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=output / "index"))
-    return clock
+def config_of(size: Size) -> dict[str, Any]:
+    """The model's, in Megatron-core's words."""
+    return {
+        "num_layers": size.num_layers,
+        "hidden_size": size.hidden_size,
+        "ffn_hidden_size": 4 * size.hidden_size,
+        "num_attention_heads": size.num_heads,
+        "max_position_embeddings": size.sequence_length,
+        "share_embeddings_and_output_weights": False,
+    }
 
 
 def recipe_overrides(size: Size, inputs: Path) -> list[str]:
@@ -119,7 +85,7 @@ def recipe_overrides(size: Size, inputs: Path) -> list[str]:
     ]
 
 
-def bare(size: Size, inputs: Path, output: Path) -> Clock:
+def bare(size: Size, inputs: Path, output: Path) -> None:
     """The same model, optimizer and batch in the shortest loop that Megatron-core allows: random tokens, nothing logged."""
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
@@ -173,7 +139,7 @@ def bare(size: Size, inputs: Path, output: Path) -> Clock:
         return losses, lambda output: (output.mean(), {"loss": output.mean().detach()})
 
     replica.train()
-    clock, batches = Clock(), _random_batches(size, model["vocab_size"], device)
+    batches = _random_batches(size, model["vocab_size"], device)
     for _ in range(size.steps):
         replica.zero_grad_buffer()
         optimizer.zero_grad()
@@ -187,8 +153,6 @@ def bare(size: Size, inputs: Path, output: Path) -> Clock:
             forward_only=False,
         )
         optimizer.step()
-        clock.tick()
-    return clock
 
 
 def _random_batches(size: Size, vocab_size: int, device: Any) -> Iterator[dict[str, Any]]:
@@ -201,16 +165,10 @@ def _random_batches(size: Size, vocab_size: int, device: Any) -> Iterator[dict[s
         yield {"tokens": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous(), "position_ids": positions}
 
 
-def trainer(size: Size, inputs: Path, output: Path) -> Clock:
+def trainer(size: Size, inputs: Path, output: Path) -> None:
     """The same model and batch with transformers' Trainer and its defaults, torch's attention; nothing saved or reported."""
     import torch
-    from transformers import OPTConfig, OPTForCausalLM, Trainer, TrainerCallback, TrainingArguments
-
-    clock = Clock()
-
-    class Ticks(TrainerCallback):
-        def on_step_end(self, *arguments: Any, **more: Any) -> None:
-            clock.tick()
+    from transformers import OPTConfig, OPTForCausalLM, Trainer, TrainingArguments
 
     class Samples(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -249,11 +207,10 @@ def trainer(size: Size, inputs: Path, output: Path) -> Clock:
         report_to=[],
         disable_tqdm=True,
     )
-    Trainer(model=OPTForCausalLM(config), args=arguments, train_dataset=Samples(), callbacks=[Ticks()]).train()
-    return clock
+    Trainer(model=OPTForCausalLM(config), args=arguments, train_dataset=Samples()).train()
 
 
-LOOPS = {"ours": ours, "bare": bare, "trainer": trainer}
+LOOPS = {"bare": bare, "trainer": trainer}
 
 
 def as_arguments(loop: str, inputs: Path, output: Path, size: Size) -> list[str]:
@@ -263,4 +220,4 @@ def as_arguments(loop: str, inputs: Path, output: Path, size: Size) -> list[str]
 
 if __name__ == "__main__":
     name, inputs_dir, output_dir, sizes = sys.argv[1:]
-    LOOPS[name](Size(**json.loads(sizes)), Path(inputs_dir), Path(output_dir)).report()
+    LOOPS[name](Size(**json.loads(sizes)), Path(inputs_dir), Path(output_dir))

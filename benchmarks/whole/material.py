@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks import saving, training
+from benchmarks import saving, training_loops
 from benchmarks.commands import made, opt_inputs, require_same_settings
 from benchmarks.meter import ROOT
 from benchmarks.whole.random_checkpoint import SHAPES
@@ -188,7 +188,7 @@ class Material:
         """Folder with `nemo` and `data` of the small model whose training is started."""
         folder = self.work / "training"
         if not (folder / "nemo").exists():
-            training.prepare(training.SIZES["cpu"], folder)
+            training_loops.prepare(training_loops.SIZES["cpu"], folder)
         return folder
 
     @cached_property

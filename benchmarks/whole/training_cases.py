@@ -6,10 +6,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks import training
-from benchmarks.training_loops import OVERRIDES, as_arguments, recipe_overrides
+from benchmarks.training_loops import OVERRIDES, SIZES, Size, as_arguments, config_of, recipe_overrides
 from benchmarks.whole.case import Case, Contender, empty_python, ours, products, script
 from benchmarks.whole.material import Material
+from recipes.numbers.arithmetic import flops_per_token
 
 RANKS = 2
 _ENGINE = "import of NeMo's llm collection"
@@ -45,15 +45,13 @@ def submit_case(material: Material, peers: str) -> Case:
 
 def training_cases(material: Material, peers: str) -> list[Case]:
     """What stands before the first step and after the last, and ten steps with it."""
-    size, inputs = training.SIZES["cpu"], material.training
+    size, inputs = SIZES["cpu"], material.training
     one = [*recipe_overrides(size, inputs), *OVERRIDES, "schedule.max_steps=1", "schedule.warmup_steps=0", "run.checkpoint_every_steps=1"]
     many = [*recipe_overrides(size, inputs), *OVERRIDES]
     run = ("recipes.train", "--recipe", "demo_adapt")
     stock = script(_ENGINE, "limit", "import_nemo.py", remark="nothing else is done")
     tokens = size.step_tokens * size.steps
-    operations = tokens * training.flops_per_token(
-        training.model_of(size).config, vocab_size=size.vocab_rows, sequence_length=size.sequence_length
-    )
+    operations = tokens * flops_per_token(config_of(size), vocab_size=size.vocab_rows, sequence_length=size.sequence_length)
     loops = {
         "bare": ("a bare loop of Megatron-core", "random tokens; logs, checks and saves nothing"),
         "trainer": ("Hugging Face's Trainer", "random tokens; saves nothing"),
@@ -66,7 +64,7 @@ def training_cases(material: Material, peers: str) -> list[Case]:
     ]
 
 
-def _loop(loop: str, inputs: Path, size: training.Size, output: Path) -> list[str | Path]:
+def _loop(loop: str, inputs: Path, size: Size, output: Path) -> list[str | Path]:
     return [sys.executable, *as_arguments(loop, inputs, output, size)]
 
 

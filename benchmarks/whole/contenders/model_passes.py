@@ -7,7 +7,7 @@ import pyarrow
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-folder, source, times, _ = sys.argv[1:]
+folder, source, times = sys.argv[1:4]
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 window = min(2048, model.config.max_position_embeddings)
