@@ -21,13 +21,12 @@ import yaml
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest, written_aside
-from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
-from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, DOCUMENT, LANGUAGE_UNITS, TOGETHER
-from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
+from common.options import add_options, flag_of, values_of
+from data_prep.cleaning.filter_settings import read_filters, settings_for
+from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
 from data_prep.cleaning.samples import joined as joined_samples
 from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, Shard, clean_shard, report
-from data_prep.cleaning.text_hygiene import FLATTEN, LAYOUTS
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
@@ -35,7 +34,6 @@ from data_prep.sharing import on_ray
 from data_prep.sharing.scanning import Reading, ReadingAgain
 from data_prep.sharing.shards import file_state, ordered_map, resumable_directory, shard_names
 
-_OF_RUNS = ("allow_characters", "other_alphabets", "typography", "problem_run_length", "problem_run_counts")
 _OF_LANGUAGES = ("language_model", "language_unit", "close_languages", "min_language_score")
 
 
@@ -138,135 +136,41 @@ def _parser() -> argparse.ArgumentParser:
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument(
-        "--layout",
-        choices=LAYOUTS,
-        default=FLATTEN,
-        help="flatten: one space between words, no indentation, at most one empty line in a row; keep: indentation, columns and empty lines, for"
-        " code, tables and verse (default: flatten)",
-    )
-    parser.add_argument(
-        "--filters",
-        default="standard",
-        metavar="NAME|YAML",
-        help=f"filters to apply: {', '.join(BUILT_IN)}, or a YAML file based on one of them (default: standard)",
-    )
-    parser.add_argument(
-        "--samples", type=int, default=20, metavar="N", help="number of samples to keep for each corpus and reason (default: 20)"
-    )
-    runs = parser.add_argument_group("removal of runs of problematic characters (as GaMS for the KAS corpus)")
-    runs.add_argument(
-        "--problem-runs",
-        metavar="LANG",
-        help=f"remove runs of characters outside the alphabet of this language: {', '.join(LETTERS)} (default: no removal)",
-    )
-    runs.add_argument("--allow-characters", default="", metavar="CHARS", help="additional characters to allow")
-    runs.add_argument(
-        "--other-alphabets",
-        choices=("remove", "keep"),
-        default="remove",
-        help="treatment of letters of other alphabets (default: remove)",
-    )
-    runs.add_argument(
-        "--typography",
-        choices=("remove", "keep"),
-        default="remove",
-        help="treatment of typographic quotes, dashes, ellipses and signs (default: remove)",
-    )
-    runs.add_argument(
-        "--problem-run-length", type=int, default=5, metavar="N", help="minimum length of a run to remove, in characters (default: 5)"
-    )
-    runs.add_argument(
-        "--problem-run-counts",
-        choices=COUNTED,
-        default="run",
-        help="text in which the characters of --problem-run-length are counted (default: run)",
-    )
+    add_options(parser, CleanRules, "layout", "filters", "num_samples")
+    add_options(parser.add_argument_group("removal of runs of problematic characters (as GaMS for the KAS corpus)"), ProblemRuns)
     filters = parser.add_argument_group("filtering by language and length")
-    filters.add_argument(
-        "--language",
-        nargs="+",
-        default=[],
-        metavar="LANG",
-        help="keep only documents in these languages (ISO 639-1 or 639-3), in any script of the language or in the given one (sr-Latn, srp_Latn)",
-    )
-    filters.add_argument(
-        "--language-model",
-        metavar="FILE",
-        help="fastText language identification model (.bin or .ftz), such as GlotLID or lid.176 (default: py3langid, 97 languages)",
-    )
-    filters.add_argument(
-        "--language-unit",
-        choices=LANGUAGE_UNITS,
-        default=DOCUMENT,
-        help="paragraph: first remove paragraphs in other languages, then decide on the document (default: document)",
-    )
-    filters.add_argument(
-        "--close-languages",
-        choices=CLOSE_LANGUAGES,
-        default=TOGETHER,
-        help="together: accept any language of a group of close languages, as listed in close_languages of the filters: bs, cnr, hr, sr"
-        " (default: together)",
-    )
-    filters.add_argument(
-        "--min-language-score",
-        type=float,
-        metavar="P",
-        help="minimum probability of the language (default: 0.5; with a fastText model 0.2)",
-    )
-    filters.add_argument(
-        "--min-characters", type=int, default=1, metavar="N", help="minimum length of a document in characters (default: 1)"
-    )
-    filters.add_argument("--max-characters", type=int, metavar="N", help="maximum length of a document in characters (default: no limit)")
-    filters.add_argument("--min-words", type=int, default=0, metavar="N", help="minimum length of a document in words (default: 0)")
+    add_options(filters, CleanRules, "languages", *_OF_LANGUAGES)
+    add_options(filters, Lengths)
     run = parser.add_argument_group("running")
     command.add_running_arguments(run)
     on_ray.add_argument(run)
     return parser
 
 
-def _require_defaults(arguments: argparse.Namespace, parser: argparse.ArgumentParser, names: Sequence[str], needed: str) -> None:
+def _require_defaults(arguments: argparse.Namespace, settings: type, names: Sequence[str], needed: str) -> None:
     """Refuse options that nothing would heed."""
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) != parser.get_default(name)]:
-        raise ValueError(f"{' and '.join(given)} {'need' if len(given) > 1 else 'needs'} {needed}")
+    values = values_of(arguments, settings)
+    if flags := [flag_of(settings, name) for name in names if values[name] != getattr(settings, name)]:
+        raise ValueError(f"{' and '.join(flags)} {'need' if len(flags) > 1 else 'needs'} {needed}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Clean corpora into a new directory."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     command.require_positive(arguments)
-    if arguments.samples < 0:
-        raise ValueError(f"--samples is {arguments.samples}; expected a number from 0")
-    runs = None
+    runs, rules = values_of(arguments, ProblemRuns), values_of(arguments, CleanRules)
     if arguments.problem_runs is None:
-        _require_defaults(arguments, parser, _OF_RUNS, "--problem-runs; name the language whose letters are not a problem")
-    else:
-        runs = ProblemRuns(
-            arguments.problem_runs,
-            arguments.allow_characters,
-            arguments.other_alphabets == "remove",
-            arguments.typography == "remove",
-            arguments.problem_run_length,
-            arguments.problem_run_counts,
-        )
+        _require_defaults(arguments, ProblemRuns, list(runs)[1:], "--problem-runs; name the language whose letters are not a problem")
     if not arguments.language:
-        _require_defaults(arguments, parser, _OF_LANGUAGES, "--language; name the languages that may stay")
+        _require_defaults(arguments, CleanRules, _OF_LANGUAGES, "--language; name the languages that may stay")
     work = partial(
         clean,
         corpora_from_arguments(arguments, arguments.document_separator),
         arguments.output,
         rules=CleanRules(
-            problem_runs=runs,
-            lengths=Lengths(arguments.min_characters, arguments.max_characters, arguments.min_words),
-            languages=tuple(arguments.language),
-            min_language_score=arguments.min_language_score,
-            close_languages=arguments.close_languages,
-            language_model=arguments.language_model,
-            language_unit=arguments.language_unit,
-            layout=arguments.layout,
-            filters=read_filters(arguments.filters),
-            num_samples=arguments.samples,
+            ProblemRuns(**runs) if arguments.problem_runs is not None else None,
+            Lengths(**values_of(arguments, Lengths)),
+            **{**rules, "languages": tuple(arguments.language), "filters": read_filters(arguments.filters)},
         ),
         reading=Reading.of(arguments),
         workers=arguments.workers,

@@ -20,14 +20,15 @@ from typing import Any
 from common import command
 from common.artifacts import Manifest, digest_file, require_free_space, write_manifest, written_aside
 from common.memory import free_memory
+from common.options import add_options, flag_of, given
 from common.plain_files import read_json
 from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
-from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
+from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
 from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.ranges import decide_by_ranges
 from data_prep.deduplication.requirements import Cut, TextSize, choose, sentence
-from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
+from data_prep.deduplication.similar_documents import Similar, SimilarSettings
 from data_prep.deduplication.substrings import Shard, cut_substrings, require_length, spans_sentence
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, text_files, write_corpus_table
@@ -38,10 +39,7 @@ from data_prep.sharing.scanning import Protected, Reading, ReadingAgain, Scanner
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
 _LEAST_MEMORY_GIB = 0.0625
-# Options after --similar-, and what they are in the settings.
-_SIMILAR = {"ngram": "n", "recall": "recall", "bands": "bands", "rows": "rows", "measure": "measure", "keep": "keep"}
 _AGAINST_NGRAM, _AGAINST_SHORTEST = 13, 5
-_MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
 
 
 def dedup(
@@ -228,52 +226,8 @@ def _parser() -> argparse.ArgumentParser:
     add_corpus_arguments(parser, order="the first keeps what others repeat")
     add_format_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    defaults = OnionSettings()
     what = parser.add_argument_group("near-duplicate paragraphs (the defaults are those of GaMS)")
-    what.add_argument("--ngram", type=int, default=defaults.n, metavar="N", help=f"tokens in an n-gram (default: {defaults.n})")
-    what.add_argument(
-        "--threshold",
-        type=float,
-        default=defaults.threshold,
-        metavar="SHARE",
-        help=f"share of repeated tokens above which a paragraph is removed (default: {defaults.threshold})",
-    )
-    what.add_argument(
-        "--boundary",
-        choices=BOUNDARIES,
-        default=defaults.boundary,
-        help="whether a share equal to the threshold is removed too (default: above)",
-    )
-    what.add_argument(
-        "--score", choices=SCORES, default=defaults.score, help="how the share is computed (default: covered-tokens, as in onion)"
-    )
-    what.add_argument("--paragraphs", choices=PARAGRAPHS, default=defaults.paragraphs, help="what counts as a paragraph (default: line)")
-    what.add_argument(
-        "--within-document",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="count n-grams from earlier in the same document (default: yes)",
-    )
-    what.add_argument(
-        "--smoothing",
-        choices=SMOOTHINGS,
-        default=defaults.smoothing,
-        help="removal of short text between removed paragraphs (default: none; onion's -m)",
-    )
-    what.add_argument(
-        "--max-stub-tokens",
-        type=int,
-        metavar="N",
-        help=f"maximum length of such short text in tokens (default: {defaults.max_stub_tokens})",
-    )
-    what.add_argument(
-        "--min-kept-tokens",
-        type=int,
-        default=_MIN_KEPT_TOKENS,
-        metavar="N",
-        help="remove a document as a whole if deduplication leaves fewer tokens of it; 0 keeps such remains, as onion does"
-        f" (default: {_MIN_KEPT_TOKENS})",
-    )
+    add_options(what, OnionSettings)
     what.add_argument(
         "--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences to ignore in comparisons: {', '.join(IGNORABLE)}"
     )
@@ -315,7 +269,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="exact substring deduplication, as the last step: remove spans of at least N tokens that occur earlier (usual: 50)",
     )
-    _add_similar(parser.add_argument_group("near-duplicate documents (MinHash; case, accents and punctuation are ignored)"))
+    similar = parser.add_argument_group("near-duplicate documents (MinHash; case, accents and punctuation are ignored)")
+    add_options(similar, SimilarSettings, has_defaults=False)
     run = parser.add_argument_group("running")
     run.add_argument(
         "--passes",
@@ -333,47 +288,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_running_arguments(run)
     on_ray.add_argument(run)
     return parser
-
-
-def _add_similar(similar: argparse._ArgumentGroup) -> None:
-    defaults = SimilarSettings()
-    similar.add_argument(
-        "--similar-documents",
-        type=float,
-        nargs="?",
-        const=DEFAULT_SHARE,
-        metavar="SHARE",
-        help=f"remove documents with at least this similarity to a kept one ({DEFAULT_SHARE} if no number is given)",
-    )
-    similar.add_argument("--similar-ngram", type=int, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
-    similar.add_argument(
-        "--similar-recall",
-        type=float,
-        metavar="SHARE",
-        help=f"share of the pairs with that similarity to find; decides bands and rows (default: {defaults.recall})",
-    )
-    similar.add_argument(
-        "--similar-bands", type=int, metavar="B", help="number of bands of the MinHash signature (default: from similarity and recall)"
-    )
-    similar.add_argument(
-        "--similar-rows", type=int, metavar="R", help="rows per band; pairs with similarity s are compared with probability 1-(1-s^R)^B"
-    )
-    similar.add_argument(
-        "--similar-measure",
-        choices=MEASURES,
-        help="similarity: shared n-grams out of all n-grams of both documents, or of the smaller one (default: jaccard)",
-    )
-    similar.add_argument(
-        "--similar-keep",
-        choices=KEEP,
-        help="which document of a cluster of near-duplicates to keep (default: longest)",
-    )
-    similar.add_argument(
-        "--similar-unchecked",
-        action="store_const",
-        const=True,
-        help="remove all documents that agree in a band, without verifying their similarity",
-    )
 
 
 def _memory_bytes(memory_gib: float | None) -> int | None:
@@ -395,16 +309,14 @@ def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
     Raises:
         ValueError: if they speak of similar documents, which were not asked for, or exclude each other.
     """
-    asked = {name: getattr(arguments, f"similar_{name}") for name in (*_SIMILAR, "unchecked")}
-    given = {name: value for name, value in asked.items() if value is not None}
-    if arguments.similar_documents is None:
-        for name in given:
-            raise ValueError(f"--similar-{name} needs --similar-documents, which sets the similarity to remove at")
+    settings = given(arguments, SimilarSettings)
+    if "share" not in settings:
+        for name in settings:
+            raise ValueError(f"{flag_of(SimilarSettings, name)} needs --similar-documents, which sets the similarity to remove at")
         return None
-    if "recall" in given and "bands" in given:
+    if {"recall", "bands"} <= set(settings):
         raise ValueError("--similar-recall and --similar-bands exclude each other, as bands and rows follow from the recall; leave one out")
-    checked = not given.pop("unchecked", False)
-    return SimilarSettings(share=arguments.similar_documents, checked=checked, **{_SIMILAR[name]: value for name, value in given.items()})
+    return SimilarSettings(**settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -430,17 +342,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dedup,
         corpora,
         arguments.output,
-        settings=OnionSettings(
-            n=arguments.ngram,
-            threshold=arguments.threshold,
-            boundary=arguments.boundary,
-            score=arguments.score,
-            paragraphs=arguments.paragraphs,
-            within_document=arguments.within_document,
-            smoothing=arguments.smoothing,
-            **({} if arguments.max_stub_tokens is None else {"max_stub_tokens": arguments.max_stub_tokens}),
-            min_kept_tokens=arguments.min_kept_tokens,
-        ),
+        settings=OnionSettings(**given(arguments, OnionSettings)),
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
         reading=Reading.of(arguments),
         methods=DocumentMethods(same=arguments.same_documents, similar=_similar_settings(arguments)),

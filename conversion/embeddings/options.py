@@ -5,7 +5,7 @@ No arrays here, so that `--help` answers at once.
 
 from __future__ import annotations
 
-# ruff: noqa: RUF009 (`_option` and similar functions return fields)
+# ruff: noqa: RUF009 (`_material` returns a field)
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from common.options import add_option, add_options, given, option, require_values, values_of, with_default
 from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.parallel_text import ParallelText
@@ -37,59 +38,45 @@ OUTPUT_ROWS = ("mean", "learned")
 LEARNING_DTYPES = ("float32", "bfloat16")
 
 
-def _option(flag: str, words: str, default: Any = None, *, kind: str = "", also: str = "", factory: Any = MISSING, **how: Any) -> Any:
-    """A field with its option.
+def _material(flag: str, words: str, kind: str, *, also: str = "", **how: Any) -> Any:
+    """An option that some methods need or make use of.
 
     Args:
-        words: for `--help`, which adds the methods that it serves and the default.
-        kind: what it is, in words, where a method may need it or make no use of it.
+        kind: what it is, in words.
         also: what else than methods it serves.
-        how: as of `add_argument`.
     """
-    metadata = {"flag": flag, "words": words, "kind": kind, "also": also, "how": how}
-    return field(default_factory=factory, metadata=metadata) if factory is not MISSING else field(default=default, metadata=metadata)
-
-
-def _count(flag: str, words: str, default: int | None = None, **how: Any) -> Any:
-    return _option(flag, words, default, type=int, metavar="N", **how)
-
-
-def _path(flag: str, words: str, default: Any = None, **how: Any) -> Any:
-    name, metavar = flag.split()
-    return _option(name, words, default, type=Path, metavar=metavar, **how)
+    return option(flag, words, None, more={"kind": kind, "also": also}, **how)
 
 
 @dataclass(frozen=True)
 class VocabularyOptions:
     """How the target's vocabulary is made; for `prune`, `min_count` is how often the text must have a token."""
 
-    strategy: str = _option(
+    strategy: str = option(
         "--vocabulary",
         "replace: use that of --tokenizer; expand, union: add some or all tokens of another to the source's; swap: exchange as many;"
         " prune: remove unused tokens; keep: no change",
         "replace",
         choices=STRATEGIES,
     )
-    num_new_tokens: int | None = _count("--new-tokens", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000")
-    num_sentences: int = _count(
-        "--tokenizer-sentences", "number of sentences of --text from which expand learns tokens", 30_000
+    num_new_tokens: int | None = option("--new-tokens N", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000")
+    num_sentences: int = option(
+        "--tokenizer-sentences N", "number of sentences of --text from which expand learns tokens", 30_000
     )  # Yamaguchi et al. 2024
-    min_count: int = _count("--min-count", "prune: minimum count in --text of a token to keep", 1)
-    tokens_by: str | None = _option(
+    min_count: int = option("--min-count N", "prune: minimum count in --text of a token to keep", 1)
+    tokens_by: str | None = option(
         "--tokens-by",
         "expand and swap without --tokenizer: train an auxiliary tokenizer on --text, or continue the merges of the source's own"
         " (default: auxiliary)",
         choices=TOKENS_BY,
     )
-    swap_scripts: Sequence[str] | None = _option(
-        "--swap-script",
-        "swap: give up only tokens written in these scripts, such as Han Cyrillic Arabic",
-        nargs="+",
-        metavar="SCRIPT",
+    swap_scripts: Sequence[str] | None = option(
+        "--swap-script SCRIPT", "swap: give up only tokens written in these scripts, such as Han Cyrillic Arabic", nargs="+"
     )
-    swap_text: Sequence[Path] | None = _path(
+    swap_text: Sequence[Path] | None = option(
         "--swap-text FILE",
         "swap: text of languages to give up, whose tokens go first; tokens of --text and --source-text stay",
+        type=Path,
         nargs="+",
     )
 
@@ -98,14 +85,14 @@ class VocabularyOptions:
 class VectorOptions:
     """How word vectors of target tokens are trained on text; what is None follows from the size of the text."""
 
-    size: int | None = _count("--vector-size", "dimensions of fastText vectors (default: 300, or 100 for little text)")
-    epochs: int | None = _count("--vector-epochs", "passes over the text (default: 3, more for little text)")
-    min_count: int | None = _count("--vector-min-count", "minimum count of a token with a vector (default: 10, fewer for little text)")
+    size: int | None = option("--vector-size N", "dimensions of fastText vectors (default: 300, or 100 for little text)", least=1)
+    epochs: int | None = option("--vector-epochs N", "passes over the text (default: 3, more for little text)", least=1)
+    min_count: int | None = option(
+        "--vector-min-count N", "minimum count of a token with a vector (default: 10, fewer for little text)", least=1
+    )
 
     def __post_init__(self) -> None:
-        for name, value in (("--vector-size", self.size), ("--vector-epochs", self.epochs), ("--vector-min-count", self.min_count)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; expected at least 1")
+        require_values(self)
 
     def for_text(self, num_tokens: int) -> tuple[int, int, int]:
         """Size, epochs and minimal count for a text of so many tokens.
@@ -131,44 +118,28 @@ class LearningOptions:
         state: file that keeps what has been learned until the transfer is written; None to keep nothing.
     """
 
-    num_steps: int = _count("--steps", "training steps", 200)
-    device: str | None = _option("--device", "cpu, cuda, cuda:1 ... (default: cuda if available)")
-    dtype: str | None = _option(
-        "--dtype", "dtype of the frozen weights (default: float32 on a CPU, else bfloat16)", choices=LEARNING_DTYPES
-    )
-    batch_size: int = _count("--batch-size", "windows of --text per step", 8)
-    window_tokens: int = _count("--sequence-length", "maximum tokens of a window, of either tokenizer", 64)
-    learning_rate: float = _option(
-        "--learning-rate", "Adam's first step, relative to the root mean square of the source's rows", 0.005, type=float, metavar="X"
-    )
-    min_contexts: int = _count("--min-contexts", "minimum windows that have a token; rarer tokens keep their initial row", 3)
-    output_rows: str = _option(
+    num_steps: int = option("--steps N", "training steps", 200, least=1)
+    device: str | None = option("--device", "cpu, cuda, cuda:1 ... (default: cuda if available)")
+    dtype: str | None = option("--dtype", "dtype of the frozen weights (default: float32 on a CPU, else bfloat16)", choices=LEARNING_DTYPES)
+    batch_size: int = option("--batch-size N", "windows of --text per step", 8, least=1)
+    window_tokens: int = option("--sequence-length N", "maximum tokens of a window, of either tokenizer", 64, least=4)
+    learning_rate: float = option("--learning-rate X", "Adam's first step, relative to the root mean square of the source's rows", 0.005)
+    min_contexts: int = option("--min-contexts N", "minimum windows that have a token; rarer tokens keep their initial row", 3, least=1)
+    output_rows: str = option(
         "--output-rows",
         "token-distillation: rows of an untied output layer, mean of the source tokens or learned; tied rows learn from both",
         "mean",
         choices=OUTPUT_ROWS,
     )
-    layer: int | None = _count(
-        "--distilled-layer", "token-distillation: number of the layer whose hidden states are matched (default: the last)"
+    layer: int | None = option(
+        "--distilled-layer N", "token-distillation: number of the layer whose hidden states are matched (default: the last)", least=1
     )
     state: Path | None = None
 
     def __post_init__(self) -> None:
-        limits = (
-            ("--steps", self.num_steps, 1),
-            ("--batch-size", self.batch_size, 1),
-            ("--sequence-length", self.window_tokens, 4),
-            ("--min-contexts", self.min_contexts, 1),
-            ("--distilled-layer", 1 if self.layer is None else self.layer, 1),
-        )
-        for flag, value, least in limits:
-            if value < least:
-                raise ValueError(f"{flag} is {value}; expected {least} or more")
+        require_values(self)
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             raise ValueError(f"--learning-rate is {self.learning_rate}; expected a number above 0")
-        for flag, word, known in (("--output-rows", self.output_rows, OUTPUT_ROWS), ("--dtype", self.dtype, (None, *LEARNING_DTYPES))):
-            if word not in known:
-                raise ValueError(f"{flag} is {word!r}; expected {' or '.join(filter(None, known))}")
 
 
 def _name_of_method(text: str) -> str:
@@ -193,104 +164,102 @@ class TransferRequest:
         learning: None for the defaults.
     """
 
-    source: Path = _path("--source DIR", "Hugging Face checkpoint of the source model, with its tokenizer", MISSING, required=True)
-    tokenizer: Path | None = _path(
+    source: Path = option("--source DIR", "Hugging Face checkpoint of the source model, with its tokenizer", MISSING, required=True)
+    tokenizer: Path | None = option(
         "--tokenizer DIR", "folder of the target tokenizer (replace, union; expand: in place of training one)", MISSING
     )
-    method: str | None = _option(
+    method: str | None = option(
         "--method", "embedding initialisation method for new tokens; none with --vocabulary prune and keep", MISSING, **METHOD_NAME
     )
     vocabulary: VocabularyOptions = field(default_factory=VocabularyOptions)
-    output_layer: str | None = _option(
+    output_layer: str | None = option(
         "--output-layer",
         "tied: shared with the input embedding; copied: a copy of it, untied; transferred: the source's own, transferred too; random: newly drawn"
         " (default: as in the source)",
         choices=OUTPUT_LAYERS,
     )
-    text: Documents | None = _path(
-        "--text FILE", f"target-language text ({SUFFIXES_IN_WORDS})", kind="text in the target language", also="expand, prune", nargs="+"
-    )
-    source_text: Documents | None = _path(
-        "--source-text FILE",
-        "source-language text",
-        kind="text in the source language",
-        also="expand and union measure on it what they change",
+    text: Documents | None = _material(
+        "--text FILE",
+        f"target-language text ({SUFFIXES_IN_WORDS})",
+        "text in the target language",
+        also="expand, prune",
+        type=Path,
         nargs="+",
     )
-    helper: Path | None = _path(
+    source_text: Documents | None = _material(
+        "--source-text FILE",
+        "source-language text",
+        "text in the source language",
+        also="expand and union measure on it what they change",
+        type=Path,
+        nargs="+",
+    )
+    helper: Path | None = _material(
         "--helper DIR",
         "model in the target language with the target tokenizer",
-        kind="a model in the target language with the target tokenizer",
+        "a model in the target language with the target tokenizer",
     )
-    encoder: Path | None = _path("--encoder DIR", "encoder of both languages with its tokenizer", kind="an encoder of both languages")
-    word_vectors: Path | None = _path(
+    encoder: Path | None = _material("--encoder DIR", "encoder of both languages with its tokenizer", "an encoder of both languages")
+    word_vectors: Path | None = _material(
         "--vectors FILE",
         f"vectors of target-language words ({', '.join(VECTOR_SUFFIXES)}); of both languages for ofa",
-        kind="vectors of words in the target language",
+        "vectors of words in the target language",
     )
-    source_word_vectors: Path | None = _path(
-        "--source-vectors FILE", "vectors of source-language words", kind="vectors of words in the source language"
+    source_word_vectors: Path | None = _material(
+        "--source-vectors FILE", "vectors of source-language words", "vectors of words in the source language"
     )
-    dictionary: Path | None = _path(
-        "--dictionary FILE", "pairs of a source and a target word", kind="a dictionary from the source to the target language"
+    dictionary: Path | None = _material(
+        "--dictionary FILE", "pairs of a source and a target word", "a dictionary from the source to the target language"
     )
-    parallel: ParallelText | None = _path(
-        "--parallel FILE", "sentence, tab, translation on each line", kind="sentences with their translations"
+    parallel: ParallelText | None = _material(
+        "--parallel FILE", "sentence, tab, translation on each line", "sentences with their translations", type=Path
     )
-    as_published: bool | None = _option(
+    as_published: bool | None = _material(
         "--as-published",
         "follow the published code of the method where it differs from the paper or from our default (docs/embeddings.md)",
-        kind="another way in the published code",
+        "another way in the published code",
         action="store_const",
         const=True,
     )
-    num_atoms: int | None = _count(
-        "--num-atoms",
+    num_atoms: int | None = _material(
+        "--num-atoms N",
         "maximum number of shared tokens combined for a new one (default: 64, at most an eighth of the helper's dimensions)",
-        kind="how many shared tokens make a new one",
+        "how many shared tokens make a new one",
     )
-    num_pairs: int | None = _count(
-        "--num-pairs",
+    num_pairs: int | None = _material(
+        "--num-pairs N",
         "number of shared tokens to fit the map on, sampled by the seed (default: all)",
-        kind="on how many shared tokens a map is fitted",
+        "on how many shared tokens a map is fitted",
     )
     vectors: VectorOptions = field(default_factory=VectorOptions)
     learning: LearningOptions | None = field(default=None, metadata={"kind": "how to learn rows"})
-    fallback: str = _option("--fallback", "row of a token that the method cannot initialise", "mean", choices=FALLBACKS)
-    factorised_size: int | str | None = _option(
-        "--factorised-size",
+    fallback: str = option("--fallback", "row of a token that the method cannot initialise", "mean", choices=FALLBACKS)
+    factorised_size: int | str | None = option(
+        "--factorised-size N",
         "transfer a factorised embedding of N dimensions (or full), as OFA does, and keep both factors in factors.safetensors",
-        metavar="N",
     )
-    random_statistics: str = _option(
+    random_statistics: str = option(
         "--random-statistics", "mean and variance of random rows: per dimension or over the whole matrix", "dimension", choices=STATISTICS
     )
-    matching: str = _option(
-        "--match",
-        "also share rows of tokens that differ in case, in the leading space, or in both",
-        "exact",
-        choices=MATCHINGS,
+    matching: str = option(
+        "--match", "also share rows of tokens that differ in case, in the leading space, or in both", "exact", choices=MATCHINGS
     )
-    special_tokens: Mapping[str, str] = _option(
-        "--special-token",
-        "copy the row of this source token to the target token",
-        factory=dict,
-        action="append",
-        metavar="TARGET=SOURCE",
+    special_tokens: Mapping[str, str] = option(
+        "--special-token TARGET=SOURCE", "copy the row of this source token to the target token", factory=dict, action="append"
     )
-    seed: int = _option("--seed", "random seed", 42, type=int)
+    seed: int = option("--seed", "random seed", 42)
 
 
-def _flag(option: Field[Any]) -> str:
+def _flag(found: Field[Any]) -> str:
     """An option as sentences name it."""
-    if option.name == "learning":
+    if found.name == "learning":
         return "--steps N and the other options of learning"
-    metadata = option.metadata
+    metadata = found.metadata
     return " ".join(filter(None, (metadata["flag"], metadata["how"].get("metavar", ""))))
 
 
 # What methods learn from or are told: field of the request -> its option and what it is.
-MATERIAL = {option.name: (_flag(option), option.metadata["kind"]) for option in fields(TransferRequest) if option.metadata.get("kind")}
+MATERIAL = {found.name: (_flag(found), found.metadata["kind"]) for found in fields(TransferRequest) if found.metadata.get("kind")}
 
 
 def add_transfer_options(parser: argparse.ArgumentParser, *, method: str | None = None, leave_out: Sequence[str] = ()) -> None:
@@ -314,7 +283,7 @@ def add_transfer_options(parser: argparse.ArgumentParser, *, method: str | None 
     )
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, help="what ends a document in a .txt file (default: an empty line)")
-    _add(parser.add_argument_group("vocabulary"), VocabularyOptions)
+    add_options(parser.add_argument_group("vocabulary"), VocabularyOptions)
     for name, title, options in (
         ("vectors", "fastText vectors trained on --text", VectorOptions),
         ("learning", "training of new rows", LearningOptions),
@@ -336,21 +305,17 @@ def _add(
     uses: frozenset[str] | None = None,
     hidden: bool = False,
 ) -> None:
-    for option in fields(options):
-        metadata, default = option.metadata, option.default
-        if "flag" not in metadata or option.name in leave_out:
+    for found in fields(options):
+        metadata = found.metadata
+        if "flag" not in metadata or found.name in leave_out:
             continue
-        words, also = metadata["words"], metadata["also"]
-        if metadata["kind"]:
-            words += f" ({'; '.join(filter(None, (', '.join(_users(option.name)), also)))})" if uses is None else ""
-        if default not in (None, MISSING):
-            words += f" (default: {f'{default:,}' if isinstance(default, int) else default})"
-        elif option.name == "special_tokens":
-            default = []
-        is_hidden = hidden or (uses is not None and metadata["kind"] and option.name not in uses and not also)
+        words, also = with_default(found), metadata.get("also")
+        if metadata.get("kind") and uses is None:
+            words += f" ({'; '.join(filter(None, (', '.join(_users(found.name)), also)))})"
+        is_hidden = hidden or (uses is not None and metadata.get("kind") and found.name not in uses and not also)
         # Whether any option of learning is given decides whether there are any.
-        given = None if default is MISSING or options is LearningOptions else default
-        parser.add_argument(metadata["flag"], default=given, help=argparse.SUPPRESS if is_hidden else words, **metadata["how"])
+        has_default = options is not LearningOptions
+        add_option(parser, found, words=argparse.SUPPRESS if is_hidden else words, has_default=has_default)
 
 
 def _users(name: str) -> list[str]:
@@ -366,7 +331,7 @@ def transfer_request(arguments: argparse.Namespace, **changes: Any) -> TransferR
     Raises:
         ValueError: if an option cannot be read.
     """
-    learning = _values(arguments, LearningOptions) if "output_rows" in arguments else {}
+    learning = given(arguments, LearningOptions)
     readers: dict[str, Callable[[Any], Any]] = {
         "text": lambda paths: _documents(paths, arguments),
         "source_text": lambda paths: _documents(paths, arguments),
@@ -374,20 +339,13 @@ def transfer_request(arguments: argparse.Namespace, **changes: Any) -> TransferR
         "factorised_size": read_factorised_size,
         "special_tokens": lambda pairs: chosen_special_tokens(pairs, arguments.special_tokens),
     }
-    given = {name: readers.get(name, lambda value: value)(value) for name, value in _values(arguments, TransferRequest, whole=True).items()}
+    values = {name: readers.get(name, lambda value: value)(value) for name, value in values_of(arguments, TransferRequest).items()}
     groups = {
-        "vocabulary": VocabularyOptions(**_values(arguments, VocabularyOptions)),
-        "vectors": VectorOptions(**_values(arguments, VectorOptions)),
+        "vocabulary": VocabularyOptions(**values_of(arguments, VocabularyOptions)),
+        "vectors": VectorOptions(**values_of(arguments, VectorOptions)),
         "learning": LearningOptions(**learning) if learning else None,
     }
-    return TransferRequest(**given | groups | changes)
-
-
-def _values(arguments: argparse.Namespace, options: type, *, whole: bool = False) -> dict[str, Any]:
-    """The values of a dataclass's options by field: those that are given, or the whole of them."""
-    of_flag = {option.name: option.metadata["flag"][2:].replace("-", "_") for option in fields(options) if "flag" in option.metadata}
-    found = {name: getattr(arguments, flag) for name, flag in of_flag.items() if flag in arguments}
-    return {name: value for name, value in found.items() if whole or value is not None}
+    return TransferRequest(**values | groups | changes)
 
 
 def _documents(paths: Sequence[Path] | None, arguments: argparse.Namespace) -> Documents | None:
@@ -409,17 +367,17 @@ def read_factorised_size(value: str | None) -> int | str | None:
         raise ValueError(f"--factorised-size is {value!r}; expected a number of dimensions (OFA: 100, 200, 400) or {FULL}") from error
 
 
-def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str, str]:
+def chosen_special_tokens(options: Sequence[str] | None, file: Path | None) -> dict[str, str]:
     """Target token -> source token, by `TARGET=SOURCE` options and a file of lines with a tab between the two.
 
     Raises:
         ValueError: if an entry is not a pair, or if two speak of one target token.
     """
     pairs: list[tuple[str, str]] = []
-    for option in options:
-        target, separator, source = option.partition("=")
+    for pair in options or ():
+        target, separator, source = pair.partition("=")
         if not (target and separator and source):
-            raise ValueError(f"--special-token {option} is not of the form TARGET=SOURCE, for example '<s>=</s>'")
+            raise ValueError(f"--special-token {pair} is not of the form TARGET=SOURCE, for example '<s>=</s>'")
         pairs.append((target, source))
     if file is not None:
         if not file.is_file():

@@ -10,10 +10,11 @@ tokens differ from these only at marks beside ASCII, which are in no run either 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 import regex
 
+from common.options import option, require_values
 from data_prep.reading.languages import short_code
 
 # Letters beyond ASCII of a language's own spelling.
@@ -36,6 +37,7 @@ LETTERS = {
 TYPOGRAPHY = "„“”‟‘’‚‛«»‹›–—―−…·•§°€£©®™×÷±½¼¾²³‰′″¿¡"
 QUOTES = ("„“”‟", "‘’‚‛", "«»", "‹›")  # marks that may make a pair, in the manner of any language
 COUNTED = ("run", "token")
+REMOVE, KEEP = TREATMENTS = ("remove", "keep")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class ProblemRuns:
     Attributes:
         language: whose letters are not problematic, of `LETTERS`; ASCII never is.
         allowed: further characters that are not.
-        other_alphabets: whether letters of other alphabets than the Latin one are problematic (GaMS's text can be read both ways).
+        other_alphabets: whether letters of other alphabets than the Latin one are problematic and removed (GaMS's text can be read both ways).
         typography: whether typographic quotes, dashes, currency signs and the like are.
         min_characters: minimum length of a run to remove.
         counted: what has so many: the whole `run`, or each `token`, in which case only such tokens go.
@@ -54,23 +56,26 @@ class ProblemRuns:
         ValueError: if the language is unknown.
     """
 
-    language: str
-    allowed: str = ""
-    other_alphabets: bool = True
-    typography: bool = True
-    min_characters: int = 5
-    counted: str = "run"
+    language: str = option(
+        "--problem-runs LANG",
+        f"remove runs of characters outside the alphabet of this language: {', '.join(LETTERS)} (default: no removal)",
+        MISSING,
+    )
+    allowed: str = option("--allow-characters CHARS", "additional characters to allow", "")
+    other_alphabets: str = option("--other-alphabets", "treatment of letters of other alphabets", REMOVE, choices=TREATMENTS)
+    typography: str = option("--typography", "treatment of typographic quotes, dashes, ellipses and signs", REMOVE, choices=TREATMENTS)
+    min_characters: int = option("--problem-run-length N", "minimum length of a run to remove, in characters", 5, least=1)
+    counted: str = option(
+        "--problem-run-counts", "text in which the characters of --problem-run-length are counted", "run", choices=COUNTED
+    )
 
     def __post_init__(self) -> None:
+        require_values(self)
         if short_code(self.language) not in LETTERS:
             raise ValueError(
                 f"--problem-runs knows no language {self.language!r}, only {', '.join(LETTERS)};"
                 " take en and name the language's letters with --allow-characters"
             )
-        if self.min_characters < 1:
-            raise ValueError(f"--problem-run-length is {self.min_characters}; expected at least 1")
-        if self.counted not in COUNTED:
-            raise ValueError(f"unknown --problem-run-counts {self.counted!r}; the known ones are {', '.join(COUNTED)}")
 
     def remover(self) -> ProblemRunRemover:
         """A step of cleaning that takes them out."""
@@ -82,9 +87,11 @@ class ProblemRunRemover:
 
     def __init__(self, rules: ProblemRuns) -> None:
         letters = LETTERS[short_code(rules.language)] + rules.allowed
-        allowed = regex.escape("".join(sorted({*letters, *letters.upper(), *("" if rules.typography else TYPOGRAPHY)})), special_only=False)
+        allowed = regex.escape(
+            "".join(sorted({*letters, *letters.upper(), *(TYPOGRAPHY if rules.typography == KEEP else "")})), special_only=False
+        )
         problem = f"[^\\x00-\\x7F\\s{allowed}]"
-        if not rules.other_alphabets:
+        if rules.other_alphabets == KEEP:
             problem = f"[{problem}--[\\p{{L}}--\\p{{Latin}}]]"
         self._rules = rules
         self._any = regex.compile(problem, regex.V1)

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from common.options import option, require_values
 from common.tables import markdown_table
 from data_prep.cleaning.document_filter import PERSONAL, DocumentFilter
-from data_prep.cleaning.filter_settings import NONE, close_groups, read_filters
-from data_prep.cleaning.language_filter import DOCUMENT, PARAGRAPH, TOGETHER, LanguageFilter
+from data_prep.cleaning.filter_settings import BUILT_IN, NONE, close_groups, read_filters
+from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, DOCUMENT, LANGUAGE_UNITS, PARAGRAPH, TOGETHER, LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.samples import Samples, shown
 from data_prep.cleaning.scores import Scores
-from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
+from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, LAYOUTS, Step
 from data_prep.reading.blocks import Block
 from data_prep.reading.document_ids import DocumentIds
 from data_prep.reading.documents import BadInput
@@ -37,18 +38,12 @@ _STRETCH = 1024
 class Lengths:
     """Which documents are long enough and not too long, after cleaning; words are what stands between white space."""
 
-    min_characters: int = 1
-    max_characters: int | None = None
-    min_words: int = 0
+    min_characters: int = option("--min-characters N", "minimum length of a document in characters", 1, least=0)
+    max_characters: int | None = option("--max-characters N", "maximum length of a document in characters (default: no limit)", least=0)
+    min_words: int = option("--min-words N", "minimum length of a document in words", 0, least=0)
 
     def __post_init__(self) -> None:
-        for option, value in (
-            ("min-characters", self.min_characters),
-            ("max-characters", self.max_characters),
-            ("min-words", self.min_words),
-        ):
-            if value is not None and value < 0:
-                raise ValueError(f"--{option} is {value}; expected a number from 0")
+        require_values(self)
         if self.max_characters is not None and self.max_characters < self.min_characters:
             raise ValueError(
                 f"--max-characters is {self.max_characters}, less than --min-characters {self.min_characters}: no document would pass"
@@ -86,14 +81,48 @@ class CleanRules:
 
     problem_runs: ProblemRuns | None = None
     lengths: Lengths = Lengths()
-    languages: tuple[str, ...] = ()
-    min_language_score: float | None = None
-    close_languages: str = TOGETHER
-    language_model: str | None = None
-    language_unit: str = DOCUMENT
-    layout: str = FLATTEN
-    filters: Mapping[str, Any] = field(default_factory=lambda: read_filters(NONE))
-    num_samples: int = 20
+    languages: tuple[str, ...] = option(
+        "--language LANG",
+        "keep only documents in these languages (ISO 639-1 or 639-3), in any script of the language or in the given one (sr-Latn, srp_Latn)",
+        (),
+        nargs="+",
+    )
+    language_model: str | None = option(
+        "--language-model FILE",
+        "fastText language identification model (.bin or .ftz), such as GlotLID or lid.176 (default: py3langid, 97 languages)",
+    )
+    language_unit: str = option(
+        "--language-unit",
+        "paragraph: first remove paragraphs in other languages, then decide on the document",
+        DOCUMENT,
+        choices=LANGUAGE_UNITS,
+    )
+    close_languages: str = option(
+        "--close-languages",
+        "together: accept any language of a group of close languages, as listed in close_languages of the filters: bs, cnr, hr, sr",
+        TOGETHER,
+        choices=CLOSE_LANGUAGES,
+    )
+    min_language_score: float | None = option(
+        "--min-language-score P", "minimum probability of the language (default: 0.5; with a fastText model 0.2)"
+    )
+    layout: str = option(
+        "--layout",
+        "flatten: one space between words, no indentation, at most one empty line in a row; keep: indentation, columns and empty lines, for"
+        " code, tables and verse",
+        FLATTEN,
+        choices=LAYOUTS,
+    )
+    filters: Mapping[str, Any] = option(
+        "--filters NAME|YAML",
+        f"filters to apply: {', '.join(BUILT_IN)}, or a YAML file based on one of them",
+        factory=lambda: read_filters(NONE),
+        of_command="standard",
+    )
+    num_samples: int = option("--samples N", "number of samples to keep for each corpus and reason", 20, least=0)
+
+    def __post_init__(self) -> None:
+        require_values(self)
 
     def steps(self) -> dict[str, Step]:
         """Names and functions of the repairs, in order."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.options import option, require_values
+
 PARAGRAPHS = ("line", "blank-line", "document")
 SMOOTHINGS = ("none", "between", "onion")
 SCORES = ("covered-tokens", "ngrams")
@@ -41,33 +43,32 @@ class OnionSettings:
         ValueError: if a value is impossible.
     """
 
-    n: int = 9
-    threshold: float = 0.9
-    boundary: str = "above"
-    score: str = "covered-tokens"
-    paragraphs: str = "line"
-    within_document: bool = True
-    smoothing: str = "none"
-    max_stub_tokens: int = 20
-    min_kept_tokens: int = 0
+    n: int = option("--ngram N", "tokens in an n-gram", 9)
+    threshold: float = option("--threshold SHARE", "share of repeated tokens above which a paragraph is removed", 0.9)
+    boundary: str = option("--boundary", "whether a share equal to the threshold is removed too", "above", choices=BOUNDARIES)
+    score: str = option("--score", "how the share is computed (default: covered-tokens, as in onion)", "covered-tokens", choices=SCORES)
+    paragraphs: str = option("--paragraphs", "what counts as a paragraph", "line", choices=PARAGRAPHS)
+    within_document: bool = option("--within-document", "count n-grams from earlier in the same document", True)
+    smoothing: str = option(
+        "--smoothing", "removal of short text between removed paragraphs (default: none; onion's -m)", "none", choices=SMOOTHINGS
+    )
+    max_stub_tokens: int = option(
+        "--max-stub-tokens N", "maximum length of such short text in tokens (default: 20)", 20, of_command=None, least=0
+    )
+    min_kept_tokens: int = option(
+        "--min-kept-tokens N",
+        "remove a document as a whole if deduplication leaves fewer tokens of it; 0 keeps such remains, as onion does",
+        0,
+        of_command=9,  # as many as an n-gram has: what is shorter has nothing that could be compared
+        least=0,
+    )
 
     def __post_init__(self) -> None:
+        require_values(self)
         if not 1 <= self.n <= MAX_N:
             raise ValueError(f"--ngram is {self.n}; expected 1 to {MAX_N:,} tokens")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"--threshold is {self.threshold}; expected a share from 0 to 1")
-        if self.max_stub_tokens < 0:
-            raise ValueError(f"--max-stub-tokens is {self.max_stub_tokens}; expected 0 or more")
-        if self.min_kept_tokens < 0:
-            raise ValueError(f"--min-kept-tokens is {self.min_kept_tokens}; expected 0 or more")
-        for name, value, known in (
-            ("--paragraphs", self.paragraphs, PARAGRAPHS),
-            ("--smoothing", self.smoothing, SMOOTHINGS),
-            ("--score", self.score, SCORES),
-            ("--boundary", self.boundary, BOUNDARIES),
-        ):
-            if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; the known ones are {', '.join(known)}")
 
     @property
     def newlines(self) -> int:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from common import native
 from common.native import address
+from common.options import option, require_values
 from common.progress import Progress
 from data_prep.deduplication.onion_types import finish
 
@@ -57,22 +58,42 @@ class SimilarSettings:
         measure: `jaccard`: n-grams of both among those of either; `containment`: among those of the smaller.  Candidates are
             found by Jaccard similarity either way.
         keep: who of those that are alike stays: the `longest` (in words; of equals the first), or the `first`.
-        checked: compare candidates; otherwise each goes, as in tools that stop at MinHash.
+        unchecked: every candidate goes, without being compared, as in tools that stop at MinHash.
 
     Raises:
         ValueError: if a value is impossible.
     """
 
-    share: float = DEFAULT_SHARE
-    n: int = DEFAULT_N
-    bands: int | None = None
-    rows: int | None = None
-    measure: str = "jaccard"
-    keep: str = "longest"
-    checked: bool = True
-    recall: float = DEFAULT_RECALL
+    share: float = option(
+        "--similar-documents SHARE",
+        f"remove documents with at least this similarity to a kept one (default if no number is given: {DEFAULT_SHARE})",
+        DEFAULT_SHARE,
+        nargs="?",
+        const=DEFAULT_SHARE,
+    )
+    n: int = option("--similar-ngram N", "words in an n-gram", DEFAULT_N)
+    recall: float = option(
+        "--similar-recall SHARE", "share of the pairs with that similarity to find; decides bands and rows", DEFAULT_RECALL
+    )
+    bands: int | None = option("--similar-bands B", "number of bands of the MinHash signature (default: from similarity and recall)")
+    rows: int | None = option("--similar-rows R", "rows per band; pairs with similarity s are compared with probability 1-(1-s^R)^B")
+    measure: str = option(
+        "--similar-measure",
+        "similarity: shared n-grams out of all n-grams of both documents, or of the smaller one",
+        "jaccard",
+        choices=MEASURES,
+    )
+    keep: str = option("--similar-keep", "which document of a cluster of near-duplicates to keep", "longest", choices=KEEP)
+    unchecked: bool = option(
+        "--similar-unchecked",
+        "remove all documents that agree in a band, without verifying their similarity",
+        False,
+        action="store_const",
+        const=True,
+    )
 
     def __post_init__(self) -> None:
+        require_values(self)
         if not 0 < self.share <= 1:
             raise ValueError(f"--similar-documents is {self.share}; expected a share above 0, at most 1")
         if not 1 <= self.n <= _MAX_N:
@@ -93,13 +114,10 @@ class SimilarSettings:
                 )
         else:
             bands_and_rows(self.share, self.recall)
-        if not self.checked and self.measure != "jaccard":
+        if self.unchecked and self.measure != "jaccard":
             raise ValueError(
                 f"--similar-unchecked compares nothing, so --similar-measure {self.measure} would have no effect; leave out one of them"
             )
-        for name, value, known in (("--similar-measure", self.measure, MEASURES), ("--similar-keep", self.keep, KEEP)):
-            if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; the known ones are {', '.join(known)}")
 
     @property
     def curve(self) -> tuple[int, int]:
@@ -127,7 +145,7 @@ class SimilarSettings:
             similarity_asked = common / max(1, num_words - self.n + 1)
         else:
             similarity_asked = similarity
-        return probability(similarity, *self.curve) if similarity_asked >= self.share or not self.checked else 0.0
+        return probability(similarity, *self.curve) if similarity_asked >= self.share or self.unchecked else 0.0
 
 
 def probability(similarity: float, bands: int, rows: int) -> float:
@@ -427,7 +445,7 @@ def _decide(
     compared = library.similar_decide(
         address(shingles), address(starts), address(sizes), _int64(len(sizes)), address(own_groups), address(group_starts),
         address(room), _int64(len(room) - 1),
-        ctypes.c_double(settings.share), int(settings.checked), int(containment), _int64(_MOST_COMPARED), address(of), address(shares),
+        ctypes.c_double(settings.share), int(not settings.unchecked), int(containment), _int64(_MOST_COMPARED), address(of), address(shares),
     )  # fmt: skip
     _require_memory(compared)
     return of, shares, int(compared)

@@ -117,9 +117,9 @@ class TestProblemRuns:
     def test_options(self) -> None:
         assert ProblemRuns("sl", min_characters=2).remover()("x αβ y α") == "x  y α"
         assert ProblemRuns("sl", counted="token").remover()("x αβγ δεζηθ y") == "x αβγ  y"
-        assert ProblemRuns("sl", other_alphabets=False).remover()("Привет ………… …") == "Привет "
-        assert ProblemRuns("sl", other_alphabets=False).remover()("àéîõü") == ""  # Latin, but not Slovene
-        assert ProblemRuns("sl", typography=False).remover()("………… … „Привет“") == "………… … „“"
+        assert ProblemRuns("sl", other_alphabets="keep").remover()("Привет ………… …") == "Привет "
+        assert ProblemRuns("sl", other_alphabets="keep").remover()("àéîõü") == ""  # Latin, but not Slovene
+        assert ProblemRuns("sl", typography="keep").remover()("………… … „Привет“") == "………… … „“"
         assert ProblemRuns("sl", allowed="αβ").remover()("αβαβαβ ΑΒΑΒΑΒ γδγδγδ") == "αβαβαβ ΑΒΑΒΑΒ "
         assert ProblemRuns("sr").remover()("Ово је ћирилица") == "Ово је ћирилица"
         assert ProblemRuns("hr").remover()("ćđćđćđ") == "ćđćđćđ" and ProblemRuns("sl").remover()("ćđćđćđ") == ""
@@ -372,8 +372,8 @@ def test_language_and_script_are_two_questions(language: str, close_languages: s
     [
         (lambda: LanguageFilter(["sl"], float("nan")), "--min-language-score is nan; expected a probability from 0 to 1"),
         (lambda: LanguageFilter(["sl"], 1.5), "--min-language-score is 1.5; expected a probability from 0 to 1"),
-        (lambda: Lengths(min_characters=-5), "--min-characters is -5; expected a number from 0"),
-        (lambda: Lengths(min_words=-1), "--min-words is -1; expected a number from 0"),
+        (lambda: Lengths(min_characters=-5), "--min-characters is -5; expected at least 0"),
+        (lambda: Lengths(min_words=-1), "--min-words is -1; expected at least 0"),
         (lambda: Lengths(9, 5), "--max-characters is 5, less than --min-characters 9: no document would pass"),
     ],
 )
@@ -384,7 +384,7 @@ def test_limits_that_mean_nothing_are_refused(make: Callable[[], object], senten
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        (["--samples", "-1"], "--samples is -1; expected a number from 0"),
+        (["--samples", "-1"], "--samples is -1; expected at least 0"),
         (
             ["--allow-characters", "x", "--typography", "keep"],
             "--allow-characters and --typography need --problem-runs; name the language whose letters are not a problem",

@@ -322,7 +322,7 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "y={a}"], "the input file {a} is given twice; a file belongs to one corpus"),
         ([], "give either --input NAME=FILE... or --corpora YAML"),
         (["--input", "x={a}", "--ngram", "10001"], "--ngram is 10001; expected 1 to 10,000 tokens"),
-        (["--input", "x={a}", "--min-kept-tokens", "-1"], "--min-kept-tokens is -1; expected 0 or more"),
+        (["--input", "x={a}", "--min-kept-tokens", "-1"], "--min-kept-tokens is -1; expected at least 0"),
         (["--input", "x={a}", "--threshold", "90"], "--threshold is 90.0; expected a share from 0 to 1"),
         (["--input", "x={a}", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["--input", "x={a}", "--similar-documents", "2"], "--similar-documents is 2.0; expected a share above 0, at most 1"),

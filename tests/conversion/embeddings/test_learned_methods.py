@@ -323,8 +323,8 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
     ("options", "sentence"),
     [
         ({"--text": None}, "--method token-distillation needs text in the target language; give it with --text FILE"),
-        ({"--steps": "0"}, "--steps is 0; expected 1 or more"),
-        ({"--batch-size": "0"}, "--batch-size is 0; expected 1 or more"),
+        ({"--steps": "0"}, "--steps is 0; expected at least 1"),
+        ({"--batch-size": "0"}, "--batch-size is 0; expected at least 1"),
         ({"--learning-rate": "nan"}, "--learning-rate is nan; expected a number above 0"),
         ({"--device": "cuda:99"}, "--device cuda:99 is not available: torch sees"),
         ({"--device": "abacus"}, "--device abacus is not a device that models run on; expected cpu, cuda or cuda:1"),

@@ -131,6 +131,6 @@ def decide_candidates(
         lists[document].append(group)
     containment = settings.measure == "containment"
     of, shares, compared = decide(
-        sets, lists, least=settings.share, checked=settings.checked, containment=containment, most=similar_documents._MOST_COMPARED
+        sets, lists, least=settings.share, checked=not settings.unchecked, containment=containment, most=similar_documents._MOST_COMPARED
     )
     return np.array(of, np.int64), np.array(shares), compared

@@ -81,7 +81,7 @@ def test_c_and_python_make_the_same_sketches(texts: list[str], n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [SimilarSettings(), SimilarSettings(0.5, measure="containment", keep="first"), SimilarSettings(checked=False)]
+    "rules", [SimilarSettings(), SimilarSettings(0.5, measure="containment", keep="first"), SimilarSettings(unchecked=True)]
 )
 def test_c_and_python_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: SimilarSettings) -> None:
     texts = edited_texts(40)
