@@ -1,4 +1,4 @@
-"""One rank of `benchmarks.slurm_chaos`: the light training of the tests, to which a file beside the run says what goes wrong, once.
+"""One rank of `tests.slurm.chaos`: the light training of the tests, to which a file beside the run says what goes wrong, once.
 
     RUN.fault   {"rank": 1, "do": "exit", "value": 0}
 

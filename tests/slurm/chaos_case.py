@@ -1,4 +1,4 @@
-"""One case of `benchmarks.slurm_chaos`: a run on a real Slurm, what is done to it and asked of it, and what must hold in the end."""
+"""One case of `tests.slurm.chaos`: a run on a real Slurm, what is done to it and asked of it, and what must hold in the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.slurm_chaos_rank import fault_path
 from common.artifacts import MANIFEST_NAME
 from recipes.runs.run_state import last_records
 from slurm.chains import causes as why
@@ -26,6 +25,7 @@ from slurm.chains.run_report import FINISHED, NOT_SUBMITTED, OUT_OF_LINKS, RUNNI
 from slurm.chains.submissions import run_tag
 from slurm.jobs.job import Job
 from tests.slurm.chains import LightChain, light_job
+from tests.slurm.chaos_rank import fault_path
 from tests.slurm.light_training import expected_losses
 
 STEPS, EVERY, SECONDS_PER_STEP, NODES = 60, 5, 0.1, 6
@@ -62,7 +62,7 @@ class Fault:
 
 def the_job(run_dir: Path, *, seconds_per_step: float = SECONDS_PER_STEP) -> Job:
     light = light_job(run_dir, "--steps", STEPS, "--every", EVERY, "--seconds-per-step", seconds_per_step)
-    command = ("python", "-m", "benchmarks.slurm_chaos_rank", *light.command[3:])
+    command = ("python", "-m", "tests.slurm.chaos_rank", *light.command[3:])
     return Job(**{**vars(light), "command": command, "num_nodes": 2, "step_wait_seconds": 3})
 
 

@@ -1,4 +1,4 @@
-"""The faults of `benchmarks.slurm_chaos`: a table of names, what is done, and what may come of it."""
+"""The faults of `tests.slurm.chaos`: a table of names, what is done, and what may come of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.slurm_chaos_case import Case, Fault
 from common.artifacts import MANIFEST_NAME
 from slurm import stop
 from slurm.chains import causes as why
 from slurm.chains.run_report import NOT_SUBMITTED, report_run
 from slurm.jobs.job import ROOT
+from tests.slurm.chaos_case import Case, Fault
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel", "sacct")
@@ -85,7 +85,7 @@ def lost_state(case: Case) -> None:
         case.lies.append("jobs of others with our numbers were cancelled")
     case.chain.job_ids.clear()
     case.sh("scancel", *map(str, ids))
-    case.until(lambda: not case.on(case.node(), "pgrep", "-f", "slurm_chaos_rank").split(), seconds=60)
+    case.until(lambda: not case.on(case.node(), "pgrep", "-f", "chaos_rank").split(), seconds=60)
 
 
 def kill_script(case: Case) -> None:
@@ -206,7 +206,7 @@ def move_while_it_runs(case: Case) -> None:
 
 def from_a_job(case: Case) -> None:
     """As an array's member with memory by CPU submits the chain from its step."""
-    sender = [sys.executable, "-m", "benchmarks.slurm_chaos", "--send", str(case.run_dir)]
+    sender = [sys.executable, "-m", "tests.slurm.chaos", "--send", str(case.run_dir)]
     script = f"#!/bin/bash\ncd {ROOT}\nsrun --ntasks=1 {' '.join(sender)}\n"
     words = (f"--account={ACCOUNT}", "--array=3", "--mem-per-cpu=1000", "--cpus-per-task=3", "--time=5", f"--output={case.base}/sender.log")
     job_id = case.chain.slurm.submit(script, *words)
@@ -229,7 +229,7 @@ def second_submission(case: Case) -> None:
 
 def submission_dies(case: Case) -> None:
     """Behind Slurm's answer, before the number of the first job is written down."""
-    sender = [sys.executable, "-m", "benchmarks.slurm_chaos", "--send", str(case.run_dir), "--die"]
+    sender = [sys.executable, "-m", "tests.slurm.chaos", "--send", str(case.run_dir), "--die"]
     subprocess.run(sender, cwd=ROOT, check=False, timeout=60)
     jobs = [line.split("|") for line in case.sh("squeue", "--noheader", "--format=%i|%j|%k").splitlines()]
     case.chain.job_ids += [job[0] for job in jobs if job[1] == "light" and job[2] == case.tag]
@@ -342,7 +342,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("steps signalled KILL", on_running("scancel", "--signal=KILL"), (why.CANCELLED,), goes_on=False),
     Fault("script signalled TERM", on_running("scancel", "--batch", "--signal=TERM"), may_pass=True),
     Fault("script killed", lambda case: kill_script(case), DOWN),
-    Fault("srun killed", lambda case: case.kill_like("^srun .*slurm_chaos_rank"), DOWN),
+    Fault("srun killed", lambda case: case.kill_like("^srun .*chaos_rank"), DOWN),
     Fault("daemon of a step killed", lambda case: case.kill_like(r"slurmstepd: \[[0-9]+\.0\]", node=case.node()), DOWN, may_pass=True),
     Fault("time limit, with notice", lambda case: time_limit(case, 1), (why.TIME_LIMIT, why.TIMED_OUT), seconds_per_step=0.8),
     Fault("slurm.stop", stop_run, (why.STOPPED,), goes_on=False),

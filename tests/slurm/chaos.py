@@ -1,6 +1,6 @@
 """Fault injection on a real Slurm: single and combined faults on chains of a small training run, and what is checked after each.
 
-    SCION_SLURM_CLUSTER=slurm_cluster python -m benchmarks.slurm_chaos --seed 1 --singles 60 --combined 30
+    SCION_SLURM_CLUSTER=slurm_cluster python -m tests.slurm.chaos --seed 1 --singles 60 --combined 30
 
 Each case submits a chain, injects its faults at random steps, and meanwhile compares the output of `slurm.status` with Slurm's queue and with the
 files.  In the end the run must have every step once, with the loss of an undisturbed run: by itself where the table says so, else after
@@ -24,8 +24,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.slurm_chaos_case import NODES, PLAN, STEPS, Case, Fault, the_job
-from benchmarks.slurm_chaos_faults import FAULTS
 from common import command
 from common.tables import markdown_table
 from slurm.chains import chain as chain_module
@@ -33,6 +31,8 @@ from slurm.chains.chain import submit_chain
 from slurm.chains.submissions import run_tag
 from slurm.sites.cluster import load_cluster
 from tests.slurm.chains import LightChain, light_chain
+from tests.slurm.chaos_case import NODES, PLAN, STEPS, Case, Fault, the_job
+from tests.slurm.chaos_faults import FAULTS
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 
 THEIR_NODE = f"gn{NODES:02d}"  # that jobs of others run on
