@@ -121,9 +121,18 @@ def require_positive(arguments: argparse.Namespace, *names: str) -> None:
         raise ValueError(
             f"--workers is {arguments.workers}; expected at most {most} on this machine, which has {len(os.sched_getaffinity(0))} processors for us"
         )
-    for name in ("workers", "max_document_mib", *names):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")
+    require_at_least(1, arguments, "workers", "max_document_mib", *names)
+
+
+def require_at_least(least: float, arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse smaller values; what is not given is None.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name in names:
+        if (value := getattr(arguments, name)) is not None and not value >= least:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least {least}")
 
 
 def print_report(directory: Path) -> None:

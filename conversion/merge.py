@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.options import add_options, given, option
 from common.plain_files import read_yaml
 from common.progress import Progress, show
 from conversion.checkpoints.summary import summary
@@ -56,9 +57,9 @@ class Method:
     name: str
     weights: tuple[float, ...]
     patterns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    density: float = 1.0
-    place: float = 0.5
-    seed: int = 0
+    density: float = option("--density SHARE", "share of each difference to keep (default: 0.5)", 1.0)
+    place: float = option("--place T", "interpolation factor of slerp: 0 is the first model, 1 the second", 0.5)
+    seed: int = option("--seed N", "random seed of dare", 0)
 
     def weights_of(self, tensor: str, models: Sequence[Model]) -> list[float]:
         """Of each model for one tensor."""
@@ -338,11 +339,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="weights per tensor, YAML: name of a model -> pattern of tensor names -> weight"
     )
-    parser.add_argument("--density", type=float, metavar="SHARE", help="share of each difference to keep (default: 0.5)")
-    parser.add_argument(
-        "--place", type=float, metavar="T", help="interpolation factor of slerp: 0 is the first model, 1 the second (default: 0.5)"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="random seed of dare (default: 0)")
+    add_options(parser, Method, has_defaults=False)
     parser.add_argument(
         "--missing-rows", choices=("keep", "pieces"), default="keep", help="rows of tokens that a model lacks (default: keep)"
     )
@@ -406,9 +403,9 @@ def _work(arguments: argparse.Namespace) -> Merge:
         raise ValueError(f"--method {method} takes no differences, so --base and --to have no effect; leave them out")
     if arguments.add and arguments.to is None:
         raise ValueError("--add takes a model to which the difference is added; name it with --to")
-    for option, methods in _ONLY_OF.items():
-        if getattr(arguments, option) is not None and method not in methods:
-            raise ValueError(f"--{option} is of --method {' and '.join(methods)}, and has no effect with {method}; leave it out")
+    for name, methods in _ONLY_OF.items():
+        if getattr(arguments, name) is not None and method not in methods:
+            raise ValueError(f"--{name} is of --method {' and '.join(methods)}, and has no effect with {method}; leave it out")
     listed = [_weighted(text, arguments.base) for text in arguments.models or arguments.add]
     folders = {name: folder for name, folder, _ in listed}
     if len(folders) < len(listed):
@@ -431,12 +428,7 @@ def _work(arguments: argparse.Namespace) -> Merge:
         raise ValueError(f"--chat-from {arguments.chat_from}: there is no such model; there are {', '.join(by_name)}")
     return Merge(
         Method(
-            method,
-            tuple(weight for _, _, weight in listed),
-            _patterns(arguments.weights),
-            density=0.5 if arguments.density is None else arguments.density,
-            place=0.5 if arguments.place is None else arguments.place,
-            seed=arguments.seed or 0,
+            method, tuple(weight for _, _, weight in listed), _patterns(arguments.weights), **{"density": 0.5, **given(arguments, Method)}
         ),
         target,
         base,

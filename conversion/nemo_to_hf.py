@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from common import command
 from common.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
 from common.background import Background
+from common.options import add_options, values_of
 from common.progress import Progress
 from conversion.checkpoints.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
 from conversion.checkpoints.summary import summary
@@ -236,18 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
     parser.add_argument("--max-shard-bytes", type=int, help="maximum size of a weights file in bytes (default: 5 GB)")
-    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help="model card: languages, for example sl en")
-    parser.add_argument("--license", help="model card: licence as hubs name it, for example apache-2.0")
-    parser.add_argument("--base-model", help="model card: name of the base model on a hub (default: from config.json)")
-    parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="model card: results of eval.harness")
-    parser.add_argument(
-        "--corpora",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="YAML",
-        help="model card: corpora.yaml of the training text, with licences",
-    )
+    add_options(parser, CardOptions)
     parser.add_argument(
         "--chat-template",
         type=Path,
@@ -265,13 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.max_shard_bytes is not None and arguments.max_shard_bytes < 1:
         raise ValueError(f"--max-shard-bytes is {arguments.max_shard_bytes}; expected at least 1, such as 5000000000")
     start = time.monotonic()
-    card = CardOptions(
-        languages=arguments.language,
-        license=arguments.license,
-        base_model=arguments.base_model,
-        results=read_results(arguments.results),
-        corpora=read_corpora(arguments.corpora),
-    )
+    read = {"results": read_results(arguments.results), "corpora": read_corpora(arguments.corpora)}
+    card = CardOptions(**values_of(arguments, CardOptions) | read)
     manifest = export(
         arguments.input,
         arguments.output,

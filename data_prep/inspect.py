@@ -143,9 +143,7 @@ def _windows(datasets: Sequence[Dataset], arguments: argparse.Namespace, tokeniz
         raise ValueError(
             f"--window needs {', '.join('--' + name.replace('_', '-') for name in missing)}: they decide the order of the samples"
         )
-    for name in ("sequence_length", "num_samples"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; expected at least 1")
+    command.require_at_least(1, arguments, "sequence_length", "num_samples")
     weights = arguments.weights or [dataset.tokens.num_tokens for dataset in datasets]
     if len(weights) != len(datasets) or min(weights) <= 0:
         raise ValueError(f"--weights has {len(weights)} numbers; expected {len(datasets)} above 0, one for each dataset")

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest, written_aside
+from common.options import add_options, option, values_of
 from common.progress import SharedProgress, show
 from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
@@ -54,6 +55,7 @@ from data_prep.tokenizers.files import load_tokenizer, start_without_torch, toke
 from data_prep.tokenizers.frame import add_bos_argument, document_front
 
 _HELD_OUT, _NEVER = -1, -2
+_CONTENTS = ("budgets", "total", "epochs", "leave_out", "weight_keys", "sentences")
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,24 @@ class MixtureRules:
             and those of 0 not at all; a corpus of "" stands for those that are not named.
     """
 
-    budgets: tuple[Budget, ...] = ()
-    total: float | None = None
-    epochs: tuple[tuple[str, float], ...] = ()
-    leave_out: tuple[Selector, ...] = ()
-    sentences: int | None = None
-    validation_share: float = 0.0005
-    group_key: str = "group"
-    seed: int = 0
-    weight_keys: tuple[tuple[str, str], ...] = ()
+    budgets: tuple[Budget, ...] = option(
+        "--budget KEY:VALUE=N", "tokens (3e9) or share (75%%) of a language, corpus or domain, epochs included", (), nargs="+"
+    )
+    total: float | None = option("--tokens N", "total tokens of all shares, epochs included (default: as many as the data allow)", type=str)
+    epochs: tuple[tuple[str, float], ...] = option(
+        "--epochs CORPUS=N", "number of times that training reads a corpus (default: 1)", (), nargs="+"
+    )
+    leave_out: tuple[Selector, ...] = option("--leave-out KEY:VALUE", "corpora to leave out, for example domain:web", (), nargs="+")
+    weight_keys: tuple[tuple[str, str], ...] = option(
+        "--weight-key KEY",
+        "sample documents in proportion to this number in the document, such as score or doc_scores.0; CORPUS=KEY for one corpus",
+        (),
+        nargs="+",
+    )
+    sentences: int | None = option("--sentences N", "take N sentences of each language, in place of documents")
+    validation_share: float = option("--validation-share SHARE", "share of each language's tokens to hold out", 0.0005)
+    group_key: str = option("--group-key KEY", "key whose value groups documents that must stay together", "group")
+    seed: int = option("--seed N", "random seed of the sampling", 0)
 
     def require_sense(self, corpora: Sequence[Corpus]) -> list[Corpus]:
         """The corpora that take part.
@@ -372,40 +383,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"also tokenize the mixture, as data_prep.to_megatron does, into DIR (default: OUTPUT/{MEGATRON}); for a recipe's data.train",
     )
     what = parser.add_argument_group("contents of the mixture (default: every document, once)")
-    what.add_argument(
-        "--budget",
-        nargs="+",
-        default=[],
-        metavar="KEY:VALUE=N",
-        help="tokens (3e9) or share (75%%) of a language, corpus or domain, epochs included",
-    )
-    what.add_argument("--tokens", metavar="N", help="total tokens of all shares, epochs included (default: as many as the data allow)")
-    what.add_argument(
-        "--epochs", nargs="+", default=[], metavar="CORPUS=N", help="number of times that training reads a corpus (default: 1)"
-    )
-    what.add_argument("--leave-out", nargs="+", default=[], metavar="KEY:VALUE", help="corpora to leave out, for example domain:web")
-    what.add_argument(
-        "--weight-key",
-        nargs="+",
-        default=[],
-        metavar="KEY",
-        help="sample documents in proportion to this number in the document, such as score or doc_scores.0; CORPUS=KEY for one corpus",
-    )
-    what.add_argument("--sentences", type=int, metavar="N", help="take N sentences of each language, in place of documents")
-    held_out = parser.add_argument_group("held-out text")
-    held_out.add_argument(
-        "--validation-share",
-        type=float,
-        default=0.0005,
-        metavar="SHARE",
-        help="share of each language's tokens to hold out (default: 0.0005)",
-    )
-    held_out.add_argument(
-        "--group-key", default="group", metavar="KEY", help="key whose value groups documents that must stay together (default: group)"
-    )
+    add_options(what, MixtureRules, *_CONTENTS)
+    add_options(parser.add_argument_group("held-out text"), MixtureRules, "validation_share", "group_key")
     run = parser.add_argument_group("running")
     add_bos_argument(run)
-    run.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the sampling (default: 0)")
+    add_options(run, MixtureRules, "seed")
     command.add_running_arguments(run, skips_bad=False)
     on_ray.add_argument(run)
     return parser
@@ -420,24 +402,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.megatron = inside
     if arguments.megatron is not None and arguments.megatron.is_dir() and any(arguments.megatron.iterdir()):
         raise ValueError(f"the directory {arguments.megatron} exists and is not empty; remove it or choose another --megatron")
-    rules = MixtureRules(
-        budgets=tuple(map(Budget.parse, arguments.budget)),
-        total=_number(arguments.tokens, "--tokens") if arguments.tokens is not None else None,
-        epochs=tuple((name, _number(value, f"--epochs {name}")) for name, value in _pairs(arguments.epochs, "--epochs").items()),
-        leave_out=tuple(Selector.parse(text, "--leave-out") for text in arguments.leave_out),
-        sentences=arguments.sentences,
-        validation_share=arguments.validation_share,
-        group_key=arguments.group_key,
-        seed=arguments.seed,
-        weight_keys=_weight_keys(arguments.weight_key),
-    )
+    rules = values_of(arguments, MixtureRules) | {
+        "budgets": tuple(map(Budget.parse, arguments.budget)),
+        "total": _number(arguments.tokens, "--tokens") if arguments.tokens is not None else None,
+        "epochs": tuple((name, _number(value, f"--epochs {name}")) for name, value in _pairs(arguments.epochs, "--epochs").items()),
+        "leave_out": tuple(Selector.parse(text, "--leave-out") for text in arguments.leave_out),
+        "weight_keys": _weight_keys(arguments.weight_key),
+    }
     show("mixture: loading tokenizers")
     work = partial(
         mixture,
         corpora_from_arguments(arguments, arguments.document_separator),
         {name: Path(folder) for name, folder in _pairs(arguments.tokenizer, "--tokenizer").items()},
         arguments.output,
-        rules=rules,
+        rules=MixtureRules(**rules),
         reading=Reading.of(arguments),
         workers=arguments.workers,
         bos=arguments.bos,

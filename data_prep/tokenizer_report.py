@@ -52,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     arguments = parser.parse_args(argv)
-    if arguments.every < 1:
-        raise ValueError(f"--every is {arguments.every}; expected at least 1")
+    command.require_at_least(1, arguments, "every")
     tokenizer_report(
         candidates(arguments.tokenizer),
         corpora_from_arguments(arguments, arguments.document_separator),

@@ -98,8 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Score all models given and print chrF or ROUGE-L, and BLEURT, of each task."""
     checkpoint = "folder of the BLEURT checkpoint in PyTorch form"
     arguments = parser_of(BLEURT, __doc__, example="--checkpoint bleurt-20/", checkpoint=checkpoint).parse_args(argv)
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    command.require_at_least(1, arguments, "batch_size")
 
     def find() -> dict[str, str]:
         return find_bleurt(arguments.checkpoint)

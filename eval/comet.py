@@ -187,8 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(COMET, __doc__, example="--checkpoint comet-22/ --encoder xlm-roberta-large/", checkpoint=checkpoint)
     parser.add_argument("--encoder", type=Path, metavar="DIR", help="folder with the config and tokenizer of COMET's encoder")
     arguments = parser.parse_args(argv)
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    command.require_at_least(1, arguments, "batch_size")
     files: CometFiles | None = None
 
     def find() -> dict[str, str]:

@@ -275,8 +275,7 @@ def _figure(arguments: argparse.Namespace) -> Figure:
     if arguments.kind == "loss":
         if not arguments.run:
             raise ValueError("the loss figure needs --run; give folders of recipes.train")
-        if arguments.smooth < 1:
-            raise ValueError(f"--smooth is {arguments.smooth}; expected at least 1")
+        command.require_at_least(1, arguments, "smooth")
         return loss_figure(named_checkpoints(arguments.run, option="--run"), against=arguments.against, smooth=arguments.smooth)
     if arguments.grid:
         if arguments.kind != "new-tokens" or arguments.results or arguments.efficiency:

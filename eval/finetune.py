@@ -305,8 +305,7 @@ def _settings(task: Task, arguments: argparse.Namespace) -> FineTuning:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and score all models on all tasks, and print a table of each task."""
     arguments = _parser().parse_args(argv)
-    if arguments.micro_batch_size < 1:
-        raise ValueError(f"--micro-batch-size is {arguments.micro_batch_size}; it must be at least 1")
+    command.require_at_least(1, arguments, "micro_batch_size")
     if not arguments.state_every_minutes >= 0:
         raise ValueError(f"--state-every-minutes is {arguments.state_every_minutes}; expected at least 0 (0: after every step)")
     if len(set(arguments.seeds)) < len(arguments.seeds):

@@ -188,9 +188,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Generate with every model, and print the table of efficiency."""
     arguments = _parser().parse_args(argv)
-    for name in ("repeats", "batch_size", "max_new_tokens", "items"):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    command.require_at_least(1, arguments, "repeats", "batch_size", "max_new_tokens", "items")
     if arguments.rouge_tokenizer is not None:
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     vllm_arguments(arguments.vllm_arguments, arguments.backend)

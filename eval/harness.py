@@ -13,10 +13,10 @@ import os
 import sys
 import time
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from common import command
+from common.options import values_of
 from common.progress import show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, is_masked
@@ -89,7 +89,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise ValueError("--fewshot-as-multiturn needs --chat-template, whose template makes the turns; give both")
     if arguments.system_prompt is not None and not arguments.system_prompt.strip():
         raise ValueError("--system-prompt is empty; give the text, or leave it out")
-    return Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
+    return Settings(**values_of(arguments, Settings))
 
 
 def _metadata(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
@@ -132,14 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if not arguments.text and not arguments.tasks:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
-    if arguments.workers < 1:
-        raise ValueError(f"--workers is {arguments.workers}; it must be at least 1")
+    command.require_at_least(1, arguments, "batch_size", "workers", "limit")
     if arguments.run is not None and not (arguments.run / RECIPE_NAME).is_file():
         raise ValueError(f"--run {arguments.run} has no {RECIPE_NAME}; expected the output of `python -m recipes.train`")
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
     vllm_arguments(arguments.vllm_arguments, arguments.backend)
     show(f"evaluating {', '.join(map(str, arguments.model))}: loading")
     settings = _settings(arguments)

@@ -168,8 +168,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the table of scores."""
     arguments = _parser().parse_args(argv)
-    if arguments.tokens_per_step is not None and arguments.tokens_per_step < 1:
-        raise ValueError(f"--tokens-per-step is {arguments.tokens_per_step}; it must be at least 1")
+    command.require_at_least(1, arguments, "tokens_per_step")
     if arguments.items < 0:
         raise ValueError(f"--items is {arguments.items}; it must be 0 or more")
     if arguments.kg_co2_per_kwh <= 0:

@@ -175,10 +175,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = _parser().parse_args(argv)
-    for option, least in (("layer", 0), ("top", 1), ("batch_size", 1), ("max_sentences", 1)):
-        value = getattr(arguments, option)
-        if value is not None and value < least:
-            raise ValueError(f"--{option.replace('_', '-')} is {value}; expected at least {least}")
+    command.require_at_least(0, arguments, "layer")
+    command.require_at_least(1, arguments, "top", "batch_size", "max_sentences")
     show("loading the model")
     be_quiet_and_offline()
     arguments.device = arguments.device or default_device()

@@ -97,9 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not measured yet, write the page and print its tables."""
     arguments = _parser().parse_args(argv)
-    for name in ("batch_size", "limit"):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    command.require_at_least(1, arguments, "batch_size", "limit")
     weights = _weights(arguments.weights)
     show("skills: reading")
     be_quiet_and_offline()

@@ -163,8 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Answer every set whose test rows are there, and print rows and invalid answers."""
     arguments = _parser().parse_args(argv)
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    command.require_at_least(1, arguments, "batch_size")
     be_quiet_and_offline()
     folder = data_folder(arguments.data)
     asked = {one: asked_documents(one, data=str(folder), wording=arguments.wording, seed=arguments.seed) for one in _found(folder)}

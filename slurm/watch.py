@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.command import suggested
+from common.options import add_options, given
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import CPU, GPU, ROOT
 from slurm.jobs.queue import send_job
@@ -68,21 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="number of workers: checkpoints evaluated at the same time (default: 1)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="number of jobs of each worker, one after the other (default: 1)"
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs per worker (default: 1 if the cluster has GPUs)")
+    add_options(parser, WatchPlan, "workers", "rounds", "gpus")
     parser.add_argument("--on-cpus", action="store_true", help="use the CPU partition")
-    parser.add_argument(
-        "--signal-seconds",
-        type=int,
-        default=WatchPlan.signal_seconds,
-        metavar="S",
-        help="seconds before the time limit at which a worker stops (default: %(default)s)",
-    )
+    add_options(parser, WatchPlan, "signal_seconds")
     parser.add_argument(
         "--once", action="store_true", help="workers exit when the queue is empty, instead of watching until the run is over"
     )
@@ -103,8 +92,8 @@ def _plan(arguments: argparse.Namespace, cluster: Cluster) -> WatchPlan:
         if (value := getattr(arguments, name)) is not None:
             options += [f"--{name.replace('_', '-')}", f"{value:g}"]
     kind = CPU if arguments.on_cpus else GPU
-    gpus = arguments.gpus if arguments.gpus is not None else int(kind == GPU and cluster.gpu.gpus_per_node > 0)
-    return WatchPlan(kind, arguments.workers, arguments.rounds, gpus, arguments.signal_seconds, tuple(options))
+    gpus = int(kind == GPU and cluster.gpu.gpus_per_node > 0)
+    return WatchPlan(kind, **{"gpus": gpus, **given(arguments, WatchPlan)}, options=tuple(options))
 
 
 def _status(run_dir: Path, output: Path, options: Sequence[str], harness: Sequence[str]) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.artifacts import Manifest
+from common.options import option
 from common.plain_files import read_yaml
 from common.tables import markdown_table
 
@@ -52,11 +53,13 @@ class CardOptions:
     """
 
     name: str | None = None
-    languages: Sequence[str] = ()
-    license: str | None = None
-    base_model: str | None = None
-    results: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    corpora: Sequence[Corpus] = ()
+    languages: Sequence[str] = option("--language CODE", "model card: languages, for example sl en", (), nargs="+")
+    license: str | None = option("--license", "model card: licence as hubs name it, for example apache-2.0")
+    base_model: str | None = option("--base-model", "model card: name of the base model on a hub (default: from config.json)")
+    results: Sequence[Mapping[str, Any]] = option("--results DIR", "model card: results of eval.harness", (), type=Path, nargs="+")
+    corpora: Sequence[Corpus] = option(
+        "--corpora YAML", "model card: corpora.yaml of the training text, with licences", (), type=Path, nargs="+"
+    )
 
 
 def model_card(

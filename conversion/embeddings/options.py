@@ -59,11 +59,13 @@ class VocabularyOptions:
         "replace",
         choices=STRATEGIES,
     )
-    num_new_tokens: int | None = option("--new-tokens N", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000")
+    num_new_tokens: int | None = option(
+        "--new-tokens N", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000", least=1
+    )
     num_sentences: int = option(
-        "--tokenizer-sentences N", "number of sentences of --text from which expand learns tokens", 30_000
+        "--tokenizer-sentences N", "number of sentences of --text from which expand learns tokens", 30_000, least=1
     )  # Yamaguchi et al. 2024
-    min_count: int = option("--min-count N", "prune: minimum count in --text of a token to keep", 1)
+    min_count: int = option("--min-count N", "prune: minimum count in --text of a token to keep", 1, least=1)
     tokens_by: str | None = option(
         "--tokens-by",
         "expand and swap without --tokenizer: train an auxiliary tokenizer on --text, or continue the merges of the source's own"

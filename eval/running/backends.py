@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from conversion.checkpoints.hf_model import Checkpoint, whole_folder
-from eval.running.chat import Chat, chat_of
+from common.options import option
+from conversion.checkpoints.hf_model import DTYPES, Checkpoint, whole_folder
+from conversion.measuring.bits_per_byte import START_TOKEN_RULES
+from eval.running.chat import OWN_TEMPLATE, Chat, chat_of
 
 if TYPE_CHECKING:
     from eval.running.encoding import Encoder
@@ -32,15 +35,37 @@ class Settings:
         fewshot_as_multiturn: examples are turns of the conversation.
     """
 
-    start_token: str = "auto"
-    context_length: int | None = None
-    dtype: str = "float32"
-    backend: str = "hf"
-    cut_prompts: bool = False
-    sampling_seed: int = 1234
-    chat_template: str | None = None
-    system_prompt: str | None = None
-    fewshot_as_multiturn: bool = False
+    start_token: str = option(
+        "--start-token TOKEN",
+        f"token before every document of a text: {', '.join(START_TOKEN_RULES)}, or any token of the tokenizer; auto: what the tokenizer"
+        " adds itself, else what ended documents in training (EOS, or <|endoftext|> and its like where EOS ends a turn)",
+        "auto",
+    )
+    context_length: int | None = option(
+        "--context-length TOKENS", "tokens per forward pass (default: the model's context length; for texts at most 2048)"
+    )
+    dtype: str = option("--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
+    backend: str = option("--backend", "library that runs the tasks", "hf", choices=BACKENDS)
+    cut_prompts: bool = option(
+        "--cut-prompts", "shorten prompts that exceed the context: drop examples, then the end of the article; reported", False
+    )
+    sampling_seed: int = option("--sampling-seed", "seed of tasks that sample (default: %(default)s)", 1234)
+    chat_template: str | None = option(
+        "--chat-template NAME",
+        "apply the chat template of each model's tokenizer to tasks; NAME: which one, if it has several",
+        nargs="?",
+        const=OWN_TEMPLATE,
+    )
+    system_prompt: str | None = option(
+        "--system-prompt TEXT", "system prompt before every task's prompt, as the chat template's system turn if it has one"
+    )
+    fewshot_as_multiturn: bool = option(
+        "--fewshot-as-multiturn",
+        "make few-shot examples turns of the conversation, not one message with the question (default: with --chat-template, as lm-eval)",
+        False,
+        of_command=None,
+        action=BooleanOptionalAction,
+    )
 
     def chat(self, checkpoint: Checkpoint) -> Chat | None:
         """How a model is asked in tasks.
@@ -65,9 +90,9 @@ class Machine:
         vllm: arguments of vLLM's engine, beside those that follow from the settings.
     """
 
-    device: str = "cpu"
-    batch_size: int = 8
-    workers: int = 1
+    device: str = option("--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)", "cpu", of_command=None)
+    batch_size: int = option("--batch-size", "requests per forward pass in tasks", 8)
+    workers: int = option("--workers N", "number of processes that share the requests, each with one GPU or a share of the cores", 1)
     vllm: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conversion.checkpoints.hf_model import DTYPES
-from conversion.measuring.bits_per_byte import START_TOKEN_RULES
+from common.options import add_options
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, add_format_arguments
-from eval.running.backends import BACKENDS
-from eval.running.chat import OWN_TEMPLATE
+from eval.running.backends import Machine, Settings
 
 
 def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,52 +52,9 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="training run (output of recipes.train) that the models are checkpoints of: scores are logged with its curves",
     )
-    parser.add_argument(
-        "--start-token",
-        metavar="TOKEN",
-        default="auto",
-        help=f"token before every document of a text: {', '.join(START_TOKEN_RULES)}, or any token of the tokenizer; auto: what the tokenizer"
-        " adds itself, else what ended documents in training (EOS, or <|endoftext|> and its like where EOS ends a turn)",
-    )
-    parser.add_argument(
-        "--context-length",
-        type=int,
-        metavar="TOKENS",
-        help="tokens per forward pass (default: the model's context length; for texts at most 2048)",
-    )
-    parser.add_argument(
-        "--cut-prompts",
-        action="store_true",
-        help="shorten prompts that exceed the context: drop examples, then the end of the article; reported",
-    )
-    parser.add_argument(
-        "--chat-template",
-        nargs="?",
-        const=OWN_TEMPLATE,
-        metavar="NAME",
-        help="apply the chat template of each model's tokenizer to tasks; NAME: which one, if it has several",
-    )
-    parser.add_argument(
-        "--system-prompt", metavar="TEXT", help="system prompt before every task's prompt, as the chat template's system turn if it has one"
-    )
-    parser.add_argument(
-        "--fewshot-as-multiturn",
-        action=argparse.BooleanOptionalAction,
-        help="make few-shot examples turns of the conversation, not one message with the question (default: with --chat-template, as lm-eval)",
-    )
-    parser.add_argument("--sampling-seed", type=int, default=1234, help="seed of tasks that sample (default: %(default)s)")
-    parser.add_argument("--backend", choices=BACKENDS, default="hf", help="library that runs the tasks (default: %(default)s)")
+    add_options(parser, Settings)
     add_vllm_arguments(parser)
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of processes that share the requests, each with one GPU or a share of the cores (default: 1)",
-    )
-    parser.add_argument("--batch-size", type=int, default=8, help="requests per forward pass in tasks (default: %(default)s)")
+    add_options(parser, Machine)
 
 
 def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:

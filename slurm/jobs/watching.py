@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.options import option, require_values
 from slurm.jobs.job import Job
 
 # Of eval.harness: what follows names files, which a job must find wherever it runs and a container must see.
@@ -25,11 +26,14 @@ class WatchPlan:
     """
 
     kind: str
-    workers: int = 2
-    rounds: int = 1
-    gpus: int = 1
-    signal_seconds: int = 120
+    workers: int = option("--workers N", "number of workers: checkpoints evaluated at the same time", 1, least=1)
+    rounds: int = option("--rounds N", "number of jobs of each worker, one after the other", 1, least=1)
+    gpus: int = option("--gpus N", "GPUs per worker (default: 1 if the cluster has GPUs)", 1, of_command=None)
+    signal_seconds: int = option("--signal-seconds S", "seconds before the time limit at which a worker stops", 120)
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_values(self)
 
 
 def watch_job(
@@ -39,13 +43,7 @@ def watch_job(
 
     Args:
         harness: arguments of eval.harness, as `with_absolute_paths` gives them, and `paths` with them.
-
-    Raises:
-        ValueError: if there is no worker or no round.
     """
-    for name in ("workers", "rounds"):
-        if getattr(plan, name) < 1:
-            raise ValueError(f"--{name} is {getattr(plan, name)}; it must be at least 1")
     return Job(
         name=f"watch-{run_dir.name}",
         command=("python", "-m", "eval.watch", "--run", str(run_dir), "--output", str(output), *plan.options, "--", *harness),

@@ -372,7 +372,7 @@ def test_rows_that_are_wrong(encoder: Path, tmp_path: Path, change: Callable[[Pa
         (("--tasks", "ner", "--epochs", "0"), "--epochs is 0; it must be greater than 0"),
         (("--tasks", "ner", "--learning-rate", "nan"), "--learning-rate is nan; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--learning-rate", "2"), "--learning-rate is 2.0; expected more than 0 and less than 1"),
-        (("--tasks", "ner", "--micro-batch-size", "0"), "--micro-batch-size is 0; it must be at least 1"),
+        (("--tasks", "ner", "--micro-batch-size", "0"), "--micro-batch-size is 0; expected at least 1"),
         (("--tasks", "ner", "--state-every-minutes", "nan"), "--state-every-minutes is nan; expected at least 0 (0: after every step)"),
         (("--tasks", "ner", "--seeds", "1", "1"), "--seeds 1 1 names a seed twice; give each once"),
     ],

@@ -155,7 +155,7 @@ def test_refusals(tmp_path, prompts):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
             main(arguments)
 
-    fails("--repeats is 0; it must be at least 1", "--repeats", "0")
+    fails("--repeats is 0; expected at least 1", "--repeats", "0")
     fails(f"the file of prompts {tmp_path}/no does not exist", file=tmp_path / "no")
     fails("the longest prompt has ")
     (tmp_path / "empty.jsonl").touch()

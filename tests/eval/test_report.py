@@ -216,7 +216,7 @@ def test_other_refusals(tmp_path):
     (tmp_path / "results").mkdir()
     fails(f"no result.json below {tmp_path}/results; make some with `python -m eval.harness`")
     make_result(tmp_path / "results", "a", "focus", 10, skill=0.5, items=20)
-    fails("--tokens-per-step is 0; it must be at least 1", "--tokens-per-step", "0")
+    fails("--tokens-per-step is 0; expected at least 1", "--tokens-per-step", "0")
     fails("--items is -1; it must be 0 or more", "--items", "-1")
     make_result(tmp_path / "results", "b", "focus", 10, skill=0.5, items=20)
     twice = f"{tmp_path}/results/a/result.json and {tmp_path}/results/b/result.json are both step 10 of the same run; leave one of them out"

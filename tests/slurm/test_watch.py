@@ -82,8 +82,8 @@ def test_refusals(run_dir: Path, tmp_path: Path) -> None:
         "--text",
         f"sl={tmp_path}/no",
     )
-    fails("--workers is 0; it must be at least 1", "--workers", "0", *text)
-    fails("--rounds is 0; it must be at least 1", "--rounds", "0", *text)
+    fails("--workers is 0; expected at least 1", "--workers", "0", *text)
+    fails("--rounds is 0; expected at least 1", "--rounds", "0", *text)
     fails("--idle-minutes is -1.0; it must be more than 0", "--idle-minutes", "-1", *text)
     sentence = f"{tmp_path}/no has no checkpoints; expected the output of `python -m recipes.train`"
     fails(sentence, *text, run=tmp_path / "no")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from common.options import require_values
 from conversion.embeddings.options import STRATEGIES, TOKENS_BY, VocabularyOptions
 from conversion.embeddings.vocabularies.chat_template import carried_templates, rendered_chats
 from data_prep.mixing.sentences import sample_sentences
@@ -100,13 +101,7 @@ def require_vocabulary_options(options: VocabularyOptions, *, tokenizer: Path | 
             raise ValueError(f"{flag} is for --vocabulary swap; leave it out with {strategy}")
     if strategy != "prune" and options.min_count != 1:
         raise ValueError(f"--min-count is for --vocabulary prune; leave it out with {strategy}")
-    for flag, value in (
-        ("--new-tokens", options.num_new_tokens),
-        ("--tokenizer-sentences", options.num_sentences),
-        ("--min-count", options.min_count),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"{flag} is {value}; expected at least 1")
+    require_values(options)
 
 
 def read_by(options: VocabularyOptions, tokenizer: Path | None) -> frozenset[str]:

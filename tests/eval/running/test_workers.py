@@ -88,7 +88,7 @@ def test_workers_answer_as_one_process_and_a_killed_one_is_named(save_checkpoint
 def test_refusals(save_checkpoint, tmp_path) -> None:
     folder = save_checkpoint("llama", tiny_llama(), tiny_tokenizer())
     words = ["--model", str(folder), "--tasks", "completion_sl", "--output", str(tmp_path / "results")]
-    with pytest.raises(ValueError, match=r"^--workers is 0; it must be at least 1$"):
+    with pytest.raises(ValueError, match=r"^--workers is 0; expected at least 1$"):
         main([*words, "--workers", "0"])
     sentence = "--workers 2, but --device cuda:1 is one GPU; give --device cuda, so that each worker uses one"
     with pytest.raises(ValueError, match=f"^{sentence}$"):
