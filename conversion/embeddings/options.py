@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from common.options import add_option, add_options, given, option, require_values, values_of, with_default
+from common.options import add_option_of, add_options, given, option, require_values, values_of, with_default
 from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.parallel_text import ParallelText
@@ -63,7 +63,7 @@ class VocabularyOptions:
         "--new-tokens N", "number of tokens that expand adds or swap exchanges, usually 50 to 5,000", least=1
     )
     num_sentences: int = option(
-        "--tokenizer-sentences N", "number of sentences of --text from which expand learns tokens", 30_000, least=1
+        "--tokenizer-sentences N", "number of sentences of --text from which expand learns tokens (default: 30,000)", 30_000, least=1
     )  # Yamaguchi et al. 2024
     min_count: int = option("--min-count N", "prune: minimum count in --text of a token to keep", 1, least=1)
     tokens_by: str | None = option(
@@ -234,7 +234,9 @@ class TransferRequest:
         "on how many shared tokens a map is fitted",
     )
     vectors: VectorOptions = field(default_factory=VectorOptions)
-    learning: LearningOptions | None = field(default=None, metadata={"kind": "how to learn rows"})
+    learning: LearningOptions | None = field(
+        default=None, metadata={"flag": "--steps N and the other options of learning", "kind": "how to learn rows"}
+    )
     fallback: str = option("--fallback", "row of a token that the method cannot initialise", "mean", choices=FALLBACKS)
     factorised_size: int | str | None = option(
         "--factorised-size N",
@@ -252,16 +254,8 @@ class TransferRequest:
     seed: int = option("--seed", "random seed", 42)
 
 
-def _flag(found: Field[Any]) -> str:
-    """An option as sentences name it."""
-    if found.name == "learning":
-        return "--steps N and the other options of learning"
-    metadata = found.metadata
-    return " ".join(filter(None, (metadata["flag"], metadata["how"].get("metavar", ""))))
-
-
 # What methods learn from or are told: field of the request -> its option and what it is.
-MATERIAL = {found.name: (_flag(found), found.metadata["kind"]) for found in fields(TransferRequest) if found.metadata.get("kind")}
+MATERIAL = {found.name: (found.metadata["flag"], found.metadata["kind"]) for found in fields(TransferRequest) if found.metadata.get("kind")}
 
 
 def add_transfer_options(parser: argparse.ArgumentParser, *, method: str | None = None, leave_out: Sequence[str] = ()) -> None:
@@ -309,15 +303,15 @@ def _add(
 ) -> None:
     for found in fields(options):
         metadata = found.metadata
-        if "flag" not in metadata or found.name in leave_out:
+        if "how" not in metadata or found.name in leave_out:
             continue
-        words, also = with_default(found), metadata.get("also")
+        words, also = with_default(metadata["words"], metadata["default"]), metadata.get("also")
         if metadata.get("kind") and uses is None:
             words += f" ({'; '.join(filter(None, (', '.join(_users(found.name)), also)))})"
         is_hidden = hidden or (uses is not None and metadata.get("kind") and found.name not in uses and not also)
         # Whether any option of learning is given decides whether there are any.
         has_default = options is not LearningOptions
-        add_option(parser, found, words=argparse.SUPPRESS if is_hidden else words, has_default=has_default)
+        add_option_of(parser, found, words=argparse.SUPPRESS if is_hidden else words, has_default=has_default)
 
 
 def _users(name: str) -> list[str]:
