@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from common import system_errors
+from common.options import add_option
 
 DONE, WRONG, MISUSED = 0, 1, 2
 _MOST_WORKERS, _WORKERS_A_PROCESSOR = 256, 4  # the larger of both; more wait for each other
@@ -96,18 +97,10 @@ def suggested(module: str, *words: str | Path) -> str:
 
 def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:
     """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="number of processes (default: all cores)"
-    )
+    add_option(parser, "--workers N", "number of processes (default: all cores)", len(os.sched_getaffinity(0)), type=int)
     if skips_bad:
-        parser.add_argument("--skip-bad", action="store_true", help="skip input that cannot be read and list it, instead of stopping")
-    parser.add_argument(
-        "--max-document-mib",
-        type=int,
-        default=64,
-        metavar="N",
-        help="maximum size of a line or document in MiB; a longer one is an error (default: 64)",
-    )
+        add_option(parser, "--skip-bad", "skip input that cannot be read and list it, instead of stopping", action="store_true")
+    add_option(parser, "--max-document-mib N", "maximum size of a line or document in MiB; a longer one is an error", 64)
 
 
 def require_positive(arguments: argparse.Namespace, *names: str) -> None:

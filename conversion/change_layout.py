@@ -14,19 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from conversion.layouts.moving import LAYOUTS, STAGE, change
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and move."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run --to megatron-bridge --output work/bridge")
-    parser.add_argument("--input", type=Path, required=True, help="checkpoint folder, or a folder of several, of which the newest is used")
-    parser.add_argument("--to", choices=LAYOUTS, required=True, help="target layout")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    parser.add_argument(
-        "--context", type=Path, metavar="DIR", help="NeMo checkpoint of the same model, for inputs without a folder `context`"
-    )
-    parser.add_argument("--copy", action="store_true", help="copy the weights even where the files could be hard-linked")
+    add_option(parser, "--input", "checkpoint folder, or a folder of several, of which the newest is used", type=Path, required=True)
+    add_option(parser, "--to", "target layout", choices=LAYOUTS, required=True)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
+    add_option(parser, "--context DIR", "NeMo checkpoint of the same model, for inputs without a folder `context`", type=Path)
+    add_option(parser, "--copy", "copy the weights even where the files could be hard-linked", action="store_true")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = change(arguments.input, arguments.output, layout=arguments.to, context_of=arguments.context, copy=arguments.copy)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import Progress, show
 from conversion.checkpoints.summary import summary
 
@@ -148,21 +149,22 @@ def _read_list(path: Path) -> tuple[list[str | int], bool]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and edit."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf --untie --output work/hf_untied")
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--input", "Hugging Face checkpoint folder", type=Path, required=True)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     one = parser.add_mutually_exclusive_group(required=True)
-    one.add_argument("--untie", action="store_true", help="give the output layer its own matrix")
-    one.add_argument("--tie", action="store_true", help="use one matrix for input embedding and output layer")
-    one.add_argument("--append-rows", type=int, metavar="N", help="number of unused rows to append")
-    one.add_argument("--append-tokens", type=Path, metavar="FILE", help="tokens to add")
-    one.add_argument("--keep", type=Path, metavar="FILE", help="tokens to keep; all others are removed")
-    parser.add_argument(
+    add_option(one, "--untie", "give the output layer its own matrix", action="store_true")
+    add_option(one, "--tie", "use one matrix for input embedding and output layer", action="store_true")
+    add_option(one, "--append-rows N", "number of unused rows to append", type=int)
+    add_option(one, "--append-tokens FILE", "tokens to add", type=Path)
+    add_option(one, "--keep FILE", "tokens to keep; all others are removed", type=Path)
+    add_option(
+        parser,
         "--new-rows",
+        "initialisation of new rows: mean of all rows, or random with their mean and variance",
+        "mean",
         choices=NEW_ROWS,
-        default="mean",
-        help="initialisation of new rows: mean of all rows, or random with their mean and variance",
     )
-    parser.add_argument("--seed", type=int, default=42, help="random seed (default: 42)")
+    add_option(parser, "--seed", "random seed", 42)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     show(f"{arguments.input}: reading")

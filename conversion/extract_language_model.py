@@ -12,6 +12,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import show
 
 STAGE = "conversion.extract_language_model"
@@ -80,8 +81,8 @@ def _own_name(name: str) -> str | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and extract."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input mistral-small-3.1/ --output work/mistral-small")
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder of the multimodal model")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--input", "Hugging Face checkpoint folder of the multimodal model", type=Path, required=True)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     show(f"{arguments.input}: reading")

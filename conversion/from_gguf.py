@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import show
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2"
     )
-    parser.add_argument("--input", type=Path, required=True, help=".gguf file; of a split file, any part")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="dtype of the weights to write (default: bfloat16)")
-    parser.add_argument("--tokenizer", type=Path, help="folder of a Hugging Face tokenizer to use instead of the one in the file")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--input", ".gguf file; of a split file, any part", type=Path, required=True)
+    add_option(parser, "--dtype", "dtype of the weights to write", "bfloat16", choices=DTYPES)
+    add_option(parser, "--tokenizer", "folder of a Hugging Face tokenizer to use instead of the one in the file", type=Path)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     show(f"{arguments.input}: reading")

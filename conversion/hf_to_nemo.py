@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from common.background import Background
+from common.options import add_option
 from common.progress import Progress
 from conversion.checkpoints.summary import summary
 from data_prep.tokenizers.files import start_without_torch
@@ -127,8 +128,8 @@ def _sentences(hf: HFCheckpoint, *, quantized: bool) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input models/opt-125m --output work/nemo/opt-125m")
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder: config.json, weights, tokenizer")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--input", "Hugging Face checkpoint folder: config.json, weights, tokenizer", type=Path, required=True)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = convert(arguments.input, arguments.output, tell=partial(print, file=sys.stderr))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from conversion.inspection import describe
 
 
@@ -18,16 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, look and print."""
     parser = command.parser(__doc__, prog="conversion.inspect", example="python -m conversion.inspect work/run")
     parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several checkpoints")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "--deep", action="store_true", help="read every value: finds NaN, infinity and changes since the manifest was written"
-    )
-    parser.add_argument(
-        "--tokenizer", action="store_true", help="compare all libraries that load its tokenizer, on adversarial and real text"
-    )
-    parser.add_argument(
-        "--other-python", type=Path, metavar="FILE", help="also compare AutoTokenizer of this Python interpreter, with another transformers"
-    )
+    add_option(parser, "--json", "print JSON instead of text", action="store_true")
+    add_option(parser, "--deep", "read every value: finds NaN, infinity and changes since the manifest was written", action="store_true")
+    add_option(parser, "--tokenizer", "compare all libraries that load its tokenizer, on adversarial and real text", action="store_true")
+    add_option(parser, "--other-python FILE", "also compare AutoTokenizer of this Python interpreter, with another transformers", type=Path)
     arguments = parser.parse_args(argv)
     if arguments.other_python and not arguments.tokenizer:
         raise ValueError("--other-python is for the check-up of --tokenizer; give both")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from common.options import add_options, given, option
+from common.options import add_option, add_options, given, option
 from common.plain_files import read_yaml
 from common.progress import Progress, show
 from conversion.checkpoints.summary import summary
@@ -325,28 +325,18 @@ def _parser() -> argparse.ArgumentParser:
     example = f"python -m {STAGE} --base llama-3.2-1b --add llama-3.2-1b-instruct:1.0 --to work/trained --output work/chat"
     parser = command.parser(__doc__, prog=STAGE, example=example)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--models", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="Hugging Face checkpoints to merge, each with a weight (default: 1)"
-    )
-    what.add_argument(
-        "--add", nargs="+", metavar="[NAME=]DIR[:WEIGHT]", help="chat vectors: checkpoints whose difference from --base is added to --to"
-    )
-    parser.add_argument("--method", choices=(*VALUES, *DELTAS), help="merging method (default with --add: task-arithmetic)")
-    parser.add_argument("--base", type=Path, metavar="DIR", help="model from which differences are computed")
-    parser.add_argument(
-        "--to", type=Path, metavar="DIR", help="model to which differences are added (default: --base; required with --add)"
-    )
-    parser.add_argument(
-        "--weights", type=Path, metavar="FILE", help="weights per tensor, YAML: name of a model -> pattern of tensor names -> weight"
-    )
+    add_option(what, "--models [NAME=]DIR[:WEIGHT]", "Hugging Face checkpoints to merge, each with a weight (default: 1)", nargs="+")
+    add_option(what, "--add [NAME=]DIR[:WEIGHT]", "chat vectors: checkpoints whose difference from --base is added to --to", nargs="+")
+    add_option(parser, "--method", "merging method (default with --add: task-arithmetic)", choices=(*VALUES, *DELTAS))
+    add_option(parser, "--base DIR", "model from which differences are computed", type=Path)
+    add_option(parser, "--to DIR", "model to which differences are added (default: --base; required with --add)", type=Path)
+    add_option(parser, "--weights FILE", "weights per tensor, YAML: name of a model -> pattern of tensor names -> weight", type=Path)
     add_options(parser, Method, has_defaults=False)
-    parser.add_argument(
-        "--missing-rows", choices=("keep", "pieces"), default="keep", help="rows of tokens that a model lacks (default: keep)"
-    )
-    parser.add_argument("--record", type=Path, metavar="DIR", help="output of conversion.transfer that made the vocabulary of --to")
-    parser.add_argument("--chat-from", metavar="NAME", help="model from which to take special tokens and chat template")
-    parser.add_argument("--dtype", choices=DTYPES, help="dtype of all tensors (default: as in the model that gives the vocabulary)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    add_option(parser, "--missing-rows", "rows of tokens that a model lacks", "keep", choices=("keep", "pieces"))
+    add_option(parser, "--record DIR", "output of conversion.transfer that made the vocabulary of --to", type=Path)
+    add_option(parser, "--chat-from NAME", "model from which to take special tokens and chat template")
+    add_option(parser, "--dtype", "dtype of all tensors (default: as in the model that gives the vocabulary)", choices=DTYPES)
+    add_option(parser, "--output DIR", "folder to write", type=Path, required=True)
     return parser
 
 

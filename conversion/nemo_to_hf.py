@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from common import command
 from common.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
 from common.background import Background
-from common.options import add_options, values_of
+from common.options import add_option, add_options, values_of
 from common.progress import Progress
 from conversion.checkpoints.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
 from conversion.checkpoints.summary import summary
@@ -231,23 +231,21 @@ def _digest(nemo: NeMoCheckpoint, manifest: Manifest | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
-    parser.add_argument(
-        "--input", type=Path, required=True, help="NeMo checkpoint folder (weights/ and context/), or a run, of which the newest is used"
+    add_option(
+        parser, "--input", "NeMo checkpoint folder (weights/ and context/), or a run, of which the newest is used", type=Path, required=True
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
-    parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
-    parser.add_argument("--max-shard-bytes", type=int, help="maximum size of a weights file in bytes (default: 5 GB)")
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
+    add_option(parser, "--dtype", "dtype of all weights (default: each keeps its own)", choices=DTYPES)
+    add_option(parser, "--max-shard-bytes", "maximum size of a weights file in bytes (default: 5 GB)", type=int)
     add_options(parser, CardOptions)
-    parser.add_argument(
-        "--chat-template",
-        type=Path,
-        metavar="JINJA",
-        help="chat template of a model tuned on conversations, for example recipes/tuning/chat.jinja",
+    add_option(
+        parser, "--chat-template JINJA", "chat template of a model tuned on conversations, for example recipes/tuning/chat.jinja", type=Path
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--keep-factors",
+        "write a factorised embedding (OFA) as its two factors, not as their product; load it with conversion.checkpoints.factorised_model",
         action="store_true",
-        help="write a factorised embedding (OFA) as its two factors, not as their product; load it with conversion.checkpoints.factorised_model",
     )
     arguments = parser.parse_args(argv)
     if arguments.keep_factors and (arguments.dtype is not None or arguments.max_shard_bytes is not None):

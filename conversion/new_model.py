@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import show
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
 
@@ -120,20 +121,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         example=f"python -m {STAGE} --tokenizer work/tokenizer-en --num-layers 4 --hidden-size 128 --num-attention-heads 4 --ffn-size 512 \\\n"
         "      --max-positions 128 --seed 1 --output work/opt-tiny",
     )
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a Hugging Face tokenizer")
-    parser.add_argument("--model-type", help="model family, such as llama or gemma2 (default: that of --hf-config, else opt)")
-    parser.add_argument("--hf-config", type=Path, help="config.json to start from, for example that of opt-125m; options override it")
-    parser.add_argument("--num-layers", type=int, help="number of layers")
-    parser.add_argument("--hidden-size", type=int, help="width of the hidden states")
-    parser.add_argument("--num-attention-heads", type=int, help="number of attention heads")
-    parser.add_argument(
-        "--num-key-value-heads", type=int, help="number of key-value heads for grouped-query attention (default: one per attention head)"
+    add_option(parser, "--tokenizer", "folder of a Hugging Face tokenizer", type=Path, required=True)
+    add_option(parser, "--model-type", "model family, such as llama or gemma2 (default: that of --hf-config, else opt)")
+    add_option(parser, "--hf-config", "config.json to start from, for example that of opt-125m; options override it", type=Path)
+    add_option(parser, "--num-layers", "number of layers", type=int)
+    add_option(parser, "--hidden-size", "width of the hidden states", type=int)
+    add_option(parser, "--num-attention-heads", "number of attention heads", type=int)
+    add_option(
+        parser, "--num-key-value-heads", "number of key-value heads for grouped-query attention (default: one per attention head)", type=int
     )
-    parser.add_argument("--ffn-size", type=int, help="width of the feed-forward layers (default: 4 times the hidden size)")
-    parser.add_argument("--max-positions", type=int, help="maximum sequence length in tokens")
-    parser.add_argument("--untied", action="store_true", help="give the output layer its own matrix (untied embeddings)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--ffn-size", "width of the feed-forward layers (default: 4 times the hidden size)", type=int)
+    add_option(parser, "--max-positions", "maximum sequence length in tokens", type=int)
+    add_option(parser, "--untied", "give the output layer its own matrix (untied embeddings)", action="store_true")
+    add_option(parser, "--seed", "random seed", 0)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)
     show(f"{arguments.output}: initialising a new model for {arguments.tokenizer}")
     config = _config(arguments)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
+from common.options import add_option
 
 if TYPE_CHECKING:
     import torch
@@ -212,13 +213,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf/gams --llama-cpp ~/llama.cpp --type bf16 --output work/gguf/gams"
     )
-    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder, for example of conversion.nemo_to_hf")
-    parser.add_argument("--llama-cpp", type=Path, required=True, metavar="DIR", help=f"source folder of llama.cpp, with {SCRIPT_NAME}")
-    parser.add_argument(
-        "--type", choices=TYPES, default="bf16", help="type of the matrices (default: bf16); quantize further with llama-quantize"
-    )
-    parser.add_argument("--text", type=Path, help="UTF-8 file with one text per line, on which the tokenizers are compared too")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    add_option(parser, "--input", "Hugging Face checkpoint folder, for example of conversion.nemo_to_hf", type=Path, required=True)
+    add_option(parser, "--llama-cpp DIR", f"source folder of llama.cpp, with {SCRIPT_NAME}", type=Path, required=True)
+    add_option(parser, "--type", "type of the matrices (default: bf16); quantize further with llama-quantize", "bf16", choices=TYPES)
+    add_option(parser, "--text", "UTF-8 file with one text per line, on which the tokenizers are compared too", type=Path)
+    add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     texts = arguments.text.read_text(encoding="utf-8").splitlines() if arguments.text else []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import free_output
+from common.options import add_option
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from conversion.embeddings import METHODS
 from conversion.embeddings.options import LearningOptions, add_transfer_options, transfer_request
@@ -78,23 +79,23 @@ def _parser(method: str | None) -> argparse.ArgumentParser:
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
     add_transfer_options(parser, method=method)
-    parser.add_argument(
-        "--method-from",
+    add_option(
+        parser,
+        "--method-from DIR",
+        "use the method that this output of conversion.transfer_compare recommends, and the inputs that it needs",
         type=Path,
-        metavar="DIR",
-        help="use the method that this output of conversion.transfer_compare recommends, and the inputs that it needs",
     )
-    parser.add_argument(
-        "--show-swap", action="store_true", help="print id, old and new token of each exchange of --vocabulary swap; write nothing"
+    add_option(
+        parser, "--show-swap", "print id, old and new token of each exchange of --vocabulary swap; write nothing", action="store_true"
     )
-    parser.add_argument(
-        "--report-text",
+    add_option(
+        parser,
+        "--report-text NAME=FILE",
+        "texts on which the report compares the tokenizers, for example sl=heldout.sl.txt (default: --text)",
+        [],
         nargs="+",
-        default=[],
-        metavar="NAME=FILE",
-        help="texts on which the report compares the tokenizers, for example sl=heldout.sl.txt (default: --text)",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     return parser
 
 

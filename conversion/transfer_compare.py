@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import command
 from common.artifacts import combined_digest, staged_directory, write_manifest
+from common.options import add_option
 from conversion.embeddings import METHODS
 from conversion.embeddings.options import COPYING_STRATEGIES, MATERIAL, METHOD_NAME, add_transfer_options, transfer_request
 from data_prep.reading.named_texts import Text, read_texts
@@ -208,52 +209,36 @@ def _parser() -> argparse.ArgumentParser:
         **METHOD_NAME,
         help="methods to compare (default: all that have their inputs, except sava-adam and methods that learn)",
     )
-    parser.add_argument(
-        "--heldout", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts to measure on; none of it may be in --text"
-    )
-    parser.add_argument(
-        "--heldout-bytes",
-        type=int,
-        default=200_000,
-        metavar="N",
-        help="bytes to read of each text, in whole documents (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--tie",
-        type=float,
-        default=0.02,
-        metavar="BITS",
-        help="difference in bits per byte of the first text below which methods count as tied (default: %(default)s)",
-    )
-    parser.add_argument(
+    add_option(parser, "--heldout NAME=FILE", "held-out texts to measure on; none of it may be in --text", nargs="+", required=True)
+    add_option(parser, "--heldout-bytes N", "bytes to read of each text, in whole documents", 200_000)
+    add_option(parser, "--tie BITS", "difference in bits per byte of the first text below which methods count as tied", 0.02)
+    add_option(
+        parser,
         "--every-document",
+        "score every document with every method, also with those already ruled out (always with --steps)",
         action="store_true",
-        help="score every document with every method, also with those already ruled out (always with --steps)",
     )
-    parser.add_argument(
-        "--start-token",
-        metavar="TOKEN",
-        default="auto",
-        help="token before every document: auto, bos, eos, or a token of the target (the source uses auto if it lacks that token)",
+    add_option(
+        parser,
+        "--start-token TOKEN",
+        "token before every document: auto, bos, eos, or a token of the target (the source uses auto if it lacks that token)",
+        "auto",
     )
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[42], metavar="N", help="random seeds to measure each method with (default: 42)"
-    )
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps before measuring again (default: none)")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, help="learning rate of these steps (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences per step (default: %(default)s)")
-    parser.add_argument("--sequence-length", type=int, default=256, metavar="N", help="tokens per sequence (default: %(default)s)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights in memory (default: %(default)s)"
-    )
-    parser.add_argument(
+    add_option(parser, "--seeds N", "random seeds to measure each method with (default: 42)", [42], type=int, nargs="+")
+    add_option(parser, "--steps N", "training steps before measuring again (default: none)", 0)
+    add_option(parser, "--learning-rate", "learning rate of these steps", 1e-4)
+    add_option(parser, "--batch-size N", "sequences per step", 8)
+    add_option(parser, "--sequence-length N", "tokens per sequence", 256)
+    add_option(parser, "--dtype", "dtype of the weights in memory", "float32", choices=("float32", "bfloat16"))
+    add_option(
+        parser,
         "--screening",
+        "dtype of the rounds; the remaining methods are measured in float32 (default: bfloat16 if the CPU supports it)",
+        "auto",
         choices=("auto", "bfloat16", "none"),
-        default="auto",
-        help="dtype of the rounds; the remaining methods are measured in float32 (default: bfloat16 if the CPU supports it)",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: cuda if available)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--device", "cpu, cuda, cuda:1 ... (default: cuda if available)")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     return parser
 
 

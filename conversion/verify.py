@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import command
+from common.options import add_option
 from common.progress import show
 from conversion.formats.dist_metadata import BACKEND_NAME
 from conversion.inspection.places import BRIDGE_TRACKER, ITERATION_TRACKER
@@ -334,14 +335,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog=STAGE, example=example)
     parser.add_argument("a", type=Path, help="first checkpoint folder (Hugging Face, NeMo, Megatron-LM or Megatron-Bridge)")
     parser.add_argument("b", type=Path, help="second checkpoint folder")
-    parser.add_argument(
-        "--tensor-parallel-size", type=int, nargs="+", default=[1], help="tensor parallel sizes to run Megatron at (default: 1)"
-    )
-    parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines both tokenize (default: five built-in lines)")
-    parser.add_argument("--sequence-length", type=int, default=128, help="tokens per sequence for the logits (default: 128)")
-    parser.add_argument("--timeout-seconds", type=float, default=600, help="time limit of a Megatron run in seconds (default: 600)")
+    add_option(parser, "--tensor-parallel-size", "tensor parallel sizes to run Megatron at (default: 1)", [1], type=int, nargs="+")
+    add_option(parser, "--lines", "text file whose first 1,000 lines both tokenize (default: five built-in lines)", type=Path)
+    add_option(parser, "--sequence-length", "tokens per sequence for the logits", 128)
+    add_option(parser, "--timeout-seconds", "time limit of a Megatron run in seconds", 600, type=float)
     other = "the second is the first with another vocabulary: compare all other tensors bit for bit, and no logits"
-    parser.add_argument("--other-vocabulary", action="store_true", help=other)
+    add_option(parser, "--other-vocabulary", other, action="store_true")
     arguments = parser.parse_args(argv)
     if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:
         raise ValueError("--tensor-parallel-size and --sequence-length must be at least 1")

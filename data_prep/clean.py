@@ -21,7 +21,7 @@ import yaml
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest, written_aside
-from common.options import add_options, flag_of, values_of
+from common.options import add_option, add_options, flag_of, values_of
 from data_prep.cleaning.filter_settings import read_filters, settings_for
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     add_options(parser, CleanRules, "layout", "filters", "num_samples")
     add_options(parser.add_argument_group("removal of runs of problematic characters (as GaMS for the KAS corpus)"), ProblemRuns)
     filters = parser.add_argument_group("filtering by language and length")

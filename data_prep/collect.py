@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest
+from common.options import add_option
 from common.progress import SharedProgress
 from common.tables import markdown_table
 from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
@@ -164,27 +165,25 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m data_prep.collect --input books=books/ news=news.parquet --language books=sl news=sl --output collected/",
     )
     add_named_input_argument(parser)
-    parser.add_argument(
-        "--corpora", type=Path, metavar="YAML", help="table of corpora: files or huggingface, language, licence, domain, source"
-    )
-    parser.add_argument(
-        "--known",
-        nargs="+",
-        metavar="NAME[:CODE][=DIR]",
-        help="corpora of --list, such as cc100_sl or fineweb2:slv_Latn; =DIR names a local copy in the published form, otherwise files are"
+    add_option(parser, "--corpora YAML", "table of corpora: files or huggingface, language, licence, domain, source", type=Path)
+    add_option(
+        parser,
+        "--known NAME[:CODE][=DIR]",
+        "corpora of --list, such as cc100_sl or fineweb2:slv_Latn; =DIR names a local copy in the published form, otherwise files are"
         " expected in --folder/NAME/",
+        nargs="+",
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="folder of the downloaded corpora, for --known")
-    parser.add_argument("--list", action="store_true", help="list the corpora that --known accepts and exit")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="new directory")
+    add_option(parser, "--folder DIR", "folder of the downloaded corpora, for --known", type=Path)
+    add_option(parser, "--list", "list the corpora that --known accepts and exit", action="store_true")
+    add_option(parser, "--output DIR", "new directory", type=Path)
     add_format_arguments(parser)
     for option, example in (("language", "books=sl"), ("domain", "books=fiction"), ("licence", "books=CC0")):
         parser.add_argument(
             f"--{option}", nargs="+", default=[], metavar="NAME=VALUE", help=f"{option} of each corpus of --input, for example {example}"
         )
     run = parser.add_argument_group("running")
-    run.add_argument("--max-documents", type=int, metavar="N", help="read only the first N documents of each corpus (default: all)")
-    run.add_argument("--new-ids", action="store_true", help="give every document the id CORPUS/FILE:LINE and keep its own as original_id")
+    add_option(run, "--max-documents N", "read only the first N documents of each corpus (default: all)", type=int)
+    add_option(run, "--new-ids", "give every document the id CORPUS/FILE:LINE and keep its own as original_id", action="store_true")
     command.add_running_arguments(run)
     on_ray.add_argument(run)
     return parser

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
+from common.options import add_option
 from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, page, require_stage, settings_name
 
 
@@ -21,12 +22,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="data_prep.corpus_report",
         example="python -m data_prep.corpus_report --clean cleaned/ --dedup unique/ --compare cleaned-standard/ --output page/",
     )
-    parser.add_argument("--clean", type=Path, required=True, metavar="DIR", help="output of data_prep.clean")
-    parser.add_argument("--dedup", type=Path, metavar="DIR", help="output of data_prep.dedup for the same corpora")
-    parser.add_argument("--compare", type=Path, metavar="DIR", help="another output of data_prep.clean for the same texts, to compare with")
-    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
-    parser.add_argument("--url-key", default="url", help="key of the URL in a .jsonl line (default: url)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory, for report.html")
+    add_option(parser, "--clean DIR", "output of data_prep.clean", type=Path, required=True)
+    add_option(parser, "--dedup DIR", "output of data_prep.dedup for the same corpora", type=Path)
+    add_option(parser, "--compare DIR", "another output of data_prep.clean for the same texts, to compare with", type=Path)
+    add_option(parser, "--text-key", "key of the text in a .jsonl line", "text")
+    add_option(parser, "--url-key", "key of the URL in a .jsonl line", "url")
+    add_option(parser, "--output DIR", "new directory, for report.html", type=Path, required=True)
     return parser
 
 

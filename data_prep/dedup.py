@@ -20,7 +20,7 @@ from typing import Any
 from common import command
 from common.artifacts import Manifest, digest_file, require_free_space, write_manifest, written_aside
 from common.memory import free_memory
-from common.options import add_options, flag_of, given
+from common.options import add_option, add_options, flag_of, given
 from common.plain_files import read_json
 from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
 from data_prep.deduplication.onion_types import OnionSettings
@@ -225,65 +225,63 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_corpus_arguments(parser, order="the first keeps what others repeat")
     add_format_arguments(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     what = parser.add_argument_group("near-duplicate paragraphs (the defaults are those of GaMS)")
     add_options(what, OnionSettings)
-    what.add_argument(
-        "--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences to ignore in comparisons: {', '.join(IGNORABLE)}"
-    )
-    what.add_argument(
-        "--marks-apart", action="store_true", help="split punctuation marks from words as separate tokens, as in vertical files"
-    )
+    add_option(what, "--ignore WHAT", f"differences to ignore in comparisons: {', '.join(IGNORABLE)}", [], nargs="+")
+    add_option(what, "--marks-apart", "split punctuation marks from words as separate tokens, as in vertical files", action="store_true")
     more = parser.add_argument_group("other duplicates")
-    more.add_argument(
+    add_option(
+        more,
         "--same-documents",
+        "also remove exact duplicates: documents with the same tokens and paragraphs, of any length",
         action="store_true",
-        help="also remove exact duplicates: documents with the same tokens and paragraphs, of any length",
     )
-    more.add_argument(
-        "--against",
+    add_option(
+        more,
+        "--against FILE",
+        "decontaminate against these validation and evaluation sets: every string of a JSON line, every cell of a .tsv file",
+        [],
         type=Path,
         nargs="+",
-        default=[],
-        metavar="FILE",
-        help="decontaminate against these validation and evaluation sets: every string of a JSON line, every cell of a .tsv file",
     )
-    more.add_argument(
-        "--against-sets",
+    add_option(
+        more,
+        "--against-sets NAME",
+        "decontaminate against published evaluation sets, by name, or `all` of those in --evaluation-data",
+        [],
         nargs="+",
-        default=[],
-        metavar="NAME",
-        help="decontaminate against published evaluation sets, by name, or `all` of those in --evaluation-data",
     )
-    more.add_argument("--evaluation-data", type=Path, metavar="DIR", help="output of eval.prepare, for --against-sets")
-    more.add_argument("--against-ngram", type=int, metavar="N", help=f"tokens in an n-gram for decontamination (default: {_AGAINST_NGRAM})")
-    more.add_argument(
-        "--against-shortest",
+    add_option(more, "--evaluation-data DIR", "output of eval.prepare, for --against-sets", type=Path)
+    add_option(more, "--against-ngram N", f"tokens in an n-gram for decontamination (default: {_AGAINST_NGRAM})", type=int)
+    add_option(
+        more,
+        "--against-shortest N",
+        f"minimum length of an evaluation paragraph to look for, in tokens (default: {_AGAINST_SHORTEST})",
         type=int,
-        metavar="N",
-        help=f"minimum length of an evaluation paragraph to look for, in tokens (default: {_AGAINST_SHORTEST})",
     )
-    more.add_argument(
-        "--substrings",
+    add_option(
+        more,
+        "--substrings N",
+        "exact substring deduplication, as the last step: remove spans of at least N tokens that occur earlier (usual: 50)",
         type=int,
-        metavar="N",
-        help="exact substring deduplication, as the last step: remove spans of at least N tokens that occur earlier (usual: 50)",
     )
     similar = parser.add_argument_group("near-duplicate documents (MinHash; case, accents and punctuation are ignored)")
     add_options(similar, SimilarSettings, has_defaults=False)
     run = parser.add_argument_group("running")
-    run.add_argument(
+    add_option(
+        run,
         "--passes",
+        "1: one process holds all n-grams in memory; 2: tasks that fit into --memory, on all workers, with 13 bytes of disk per token"
+        " (default: by free memory; 2 with --ray)",
         type=int,
         choices=(1, 2),
-        help="1: one process holds all n-grams in memory; 2: tasks that fit into --memory, on all workers, with 13 bytes of disk per token"
-        " (default: by free memory; 2 with --ray)",
     )
-    run.add_argument(
-        "--memory",
+    add_option(
+        run,
+        "--memory GIB",
+        "memory limit in GiB, of each worker with two passes, of the process with one (default: 70 %% of free memory)",
         type=float,
-        metavar="GIB",
-        help="memory limit in GiB, of each worker with two passes, of the process with one (default: 70 %% of free memory)",
     )
     command.add_running_arguments(run)
     on_ray.add_argument(run)

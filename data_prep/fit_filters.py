@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from common import command
+from common.options import add_option
 from common.plain_files import write_text
 from common.tables import markdown_table
 from data_prep.cleaning.filter_settings import BUILT_IN, NONE, read_filters
@@ -33,24 +34,17 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m data_prep.fit_filters --input wikipedia.sl.jsonl.gz --language sl --output filters.sl.yaml",
     )
     add_input_arguments(parser)
-    parser.add_argument("--language", required=True, metavar="LANG", help="language of the reference text (ISO 639 code)")
-    parser.add_argument(
-        "--base", choices=[name for name in BUILT_IN if name != NONE], default="web", help="filters to start from (default: web)"
-    )
-    parser.add_argument(
-        "--lost",
-        type=float,
-        default=0.01,
-        metavar="SHARE",
-        help="maximum share of reference documents that a rule may remove (default: 0.01)",
-    )
-    parser.add_argument(
+    add_option(parser, "--language LANG", "language of the reference text (ISO 639 code)", required=True)
+    add_option(parser, "--base", "filters to start from", "web", choices=[name for name in BUILT_IN if name != NONE])
+    add_option(parser, "--lost SHARE", "maximum share of reference documents that a rule may remove", 0.01)
+    add_option(
+        parser,
         "--direction",
+        "looser: only loosen rules; both: also tighten rules that remove less (default: looser)",
+        LOOSER,
         choices=DIRECTIONS,
-        default=LOOSER,
-        help="looser: only loosen rules; both: also tighten rules that remove less (default: looser)",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="YAML", help="file to write")
+    add_option(parser, "--output YAML", "file to write", type=Path, required=True)
     return parser
 
 

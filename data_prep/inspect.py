@@ -17,6 +17,7 @@ import numpy as np
 
 from common import command
 from common.artifacts import MANIFEST_NAME, Manifest, check_files
+from common.options import add_option
 from common.tables import markdown_table
 from data_prep.megatron.index import TokenFile, open_dataset
 from data_prep.megatron.shard import LINES
@@ -173,27 +174,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m data_prep.inspect data/ --tokenizer tokenizer/ --window 0 --sequence-length 2048 --num-samples 100000 --seed 1234",
     )
     parser.add_argument("path", type=Path, nargs="+", metavar="DATA", help="output of data_prep.to_megatron, or path of a .bin")
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the tokenizer, to show text and tokens")
-    parser.add_argument("--document", type=int, nargs="+", metavar="N", help="show these documents (numbered from 0)")
-    parser.add_argument(
-        "--window", type=int, nargs="+", metavar="N", help="show these training samples, in training order (numbered from 0)"
+    add_option(parser, "--tokenizer DIR", "folder of the tokenizer, to show text and tokens", type=Path)
+    add_option(parser, "--document N", "show these documents (numbered from 0)", type=int, nargs="+")
+    add_option(parser, "--window N", "show these training samples, in training order (numbered from 0)", type=int, nargs="+")
+    add_option(parser, "--sequence-length N", "sequence length of the training run, in tokens (data.sequence_length)", type=int)
+    add_option(parser, "--num-samples N", "number of samples of the training run: steps x schedule.global_batch_size", type=int)
+    add_option(parser, "--seed N", "seed of the training run", type=int)
+    add_option(
+        parser, "--weights W", "weights of the blend in the training run (data.weights; default: number of tokens)", type=float, nargs="+"
     )
-    parser.add_argument(
-        "--sequence-length", type=int, metavar="N", help="sequence length of the training run, in tokens (data.sequence_length)"
-    )
-    parser.add_argument(
-        "--num-samples", type=int, metavar="N", help="number of samples of the training run: steps x schedule.global_batch_size"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the training run")
-    parser.add_argument(
-        "--weights",
-        type=float,
-        nargs="+",
-        metavar="W",
-        help="weights of the blend in the training run (data.weights; default: number of tokens)",
-    )
-    parser.add_argument("--max-tokens", type=int, default=200, metavar="N", help="maximum number of token ids to list (default: 200)")
-    parser.add_argument("--check", action="store_true", help="also verify the digests of all files, which reads them once")
+    add_option(parser, "--max-tokens N", "maximum number of token ids to list", 200)
+    add_option(parser, "--check", "also verify the digests of all files, which reads them once", action="store_true")
     arguments = parser.parse_args(argv)
     datasets = [Dataset.open(path) for path in arguments.path]
     if arguments.check:

@@ -14,6 +14,7 @@ import numpy as np
 
 from common import command
 from common.artifacts import Manifest, check_files, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import Progress
 from data_prep.megatron.index import PREFIX, STAGE, TokenFile, dataset_summary, open_dataset, totals
 from data_prep.megatron.shard import LINES, Part, join
@@ -86,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.join_megatron",
         example="python -m data_prep.join_megatron --input parts/0 parts/1 parts/2 --output data/",
     )
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="DIR", help="outputs of data_prep.to_megatron, in order")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--input DIR", "outputs of data_prep.to_megatron, in order", type=Path, nargs="+", required=True)
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     arguments = parser.parse_args(argv)
     manifest = join_megatron(arguments.input, arguments.output, arguments=arguments)
     print(dataset_summary(arguments.output, manifest))

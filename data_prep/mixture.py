@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest, written_aside
-from common.options import add_options, option, values_of
+from common.options import add_option, add_options, option, values_of
 from common.progress import SharedProgress, show
 from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
@@ -366,21 +366,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)
-    parser.add_argument(
-        "--tokenizer",
-        nargs="+",
-        required=True,
-        metavar="NAME=DIR",
-        help="tokenizers to count tokens with; budgets are in tokens of the first",
+    add_option(
+        parser, "--tokenizer NAME=DIR", "tokenizers to count tokens with; budgets are in tokens of the first", nargs="+", required=True
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument(
-        "--megatron",
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
+    add_option(
+        parser,
+        "--megatron DIR",
+        f"also tokenize the mixture, as data_prep.to_megatron does, into DIR (default: OUTPUT/{MEGATRON}); for a recipe's data.train",
         type=Path,
         nargs="?",
         const=Path(MEGATRON),
-        metavar="DIR",
-        help=f"also tokenize the mixture, as data_prep.to_megatron does, into DIR (default: OUTPUT/{MEGATRON}); for a recipe's data.train",
     )
     what = parser.add_argument_group("contents of the mixture (default: every document, once)")
     add_options(what, MixtureRules, *_CONTENTS)

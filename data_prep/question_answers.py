@@ -16,6 +16,7 @@ import numpy as np
 
 from common import command
 from common.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
+from common.options import add_option
 from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, stored_ids, token_dtype
 from data_prep.megatron.word_encoder import plain
 from data_prep.reading.documents import read_documents, require_text_files
@@ -116,12 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog=QA_STAGE, example=f"python -m {QA_STAGE} --input pairs.jsonl --tokenizer opt-1.3b/ --output work/pairs"
     )
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines files, also compressed")
-    parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the tokenizer")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument("--template", default=TEMPLATE, help="template of the prompt; \\n is a new line (default: {question}\\n)")
-    parser.add_argument("--question-key", default="question", metavar="KEY", help="key of the question in a line (default: question)")
-    parser.add_argument("--answer-key", default="answer", metavar="KEY", help="key of the answer in a line (default: answer)")
+    add_option(parser, "--input FILE", "JSON lines files, also compressed", type=Path, nargs="+", required=True)
+    add_option(parser, "--tokenizer DIR", "folder of the tokenizer", type=Path, required=True)
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
+    add_option(parser, "--template", "template of the prompt; \\n is a new line (default: {question}\\n)", TEMPLATE)
+    add_option(parser, "--question-key KEY", "key of the question in a line", "question")
+    add_option(parser, "--answer-key KEY", "key of the answer in a line", "answer")
     add_bos_argument(parser)
     arguments = parser.parse_args(argv)
     manifest = question_answers(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from common import command
 from common.artifacts import Manifest, write_manifest
+from common.options import add_option
 from common.progress import SharedProgress, show
 from data_prep.megatron.index import STAGE, dataset_summary, token_dtype, totals
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
@@ -163,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m data_prep.to_megatron --input news.jsonl.gz --tokenizer tokenizer/ --output data/",
     )
     add_input_arguments(parser)
-    parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of a Hugging Face tokenizer")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--tokenizer DIR", "folder of a Hugging Face tokenizer", type=Path, required=True)
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     add_bos_argument(parser)
     command.add_running_arguments(parser)
     on_ray.add_argument(parser)

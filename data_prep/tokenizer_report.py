@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from data_prep.reading.corpora import add_corpus_arguments, corpora_from_arguments
 from data_prep.reading.documents import add_format_arguments
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
@@ -27,30 +28,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m data_prep.tokenizer_report --tokenizer opt=opt-1.3b tokenizers/ --input sl=heldout.sl.jsonl en=heldout.en.jsonl"
         " --parallel ntrex.tsv --parallel-columns en sl --lexicon sloleks.tsv --output report/",
     )
-    parser.add_argument("--tokenizer", nargs="+", required=True, metavar="[NAME=]DIR", help="folders of Hugging Face tokenizers")
+    add_option(parser, "--tokenizer [NAME=]DIR", "folders of Hugging Face tokenizers", nargs="+", required=True)
     add_corpus_arguments(parser, order="sizes are chosen on the first")
     add_format_arguments(parser)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="measure only every N-th document (default: all)")
-    parser.add_argument(
-        "--words", choices=WORDS, default="whitespace", help="word segmentation: by white space, or runs of letters (default: whitespace)"
+    add_option(parser, "--every N", "measure only every N-th document (default: all)", 1)
+    add_option(parser, "--words", "word segmentation: by white space, or runs of letters", "whitespace", choices=WORDS)
+    add_option(
+        parser, "--parallel FILE", "parallel sentences: TSV with language names in the first line, or rows of eval.prepare", type=Path
     )
-    parser.add_argument(
-        "--parallel",
-        type=Path,
-        metavar="FILE",
-        help="parallel sentences: TSV with language names in the first line, or rows of eval.prepare",
+    add_option(parser, "--parallel-columns NAME", "columns of --parallel to use (default: all)", [], nargs="+")
+    add_option(parser, "--lexicon TSV", "list of words of the language, plain or .gz", type=Path)
+    add_option(
+        parser, "--lexicon-columns N", "columns of --lexicon that have the words, numbered from 1 (default: 1)", [1], type=int, nargs="+"
     )
-    parser.add_argument("--parallel-columns", nargs="+", default=[], metavar="NAME", help="columns of --parallel to use (default: all)")
-    parser.add_argument("--lexicon", type=Path, metavar="TSV", help="list of words of the language, plain or .gz")
-    parser.add_argument(
-        "--lexicon-columns",
-        type=int,
-        nargs="+",
-        default=[1],
-        metavar="N",
-        help="columns of --lexicon that have the words, numbered from 1 (default: 1)",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     arguments = parser.parse_args(argv)
     command.require_at_least(1, arguments, "every")
     tokenizer_report(

@@ -19,6 +19,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from common.options import add_option
 from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text, text_files
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, Documents, add_format_arguments, read_documents, require_text_files
 from data_prep.sharing import on_ray
@@ -153,44 +154,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
-    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files or folders ({SUFFIXES_IN_WORDS})")
+    add_option(parser, "--input FILE", f"text files or folders ({SUFFIXES_IN_WORDS})", type=Path, nargs="+")
     add_corpora_argument(parser)
     add_format_arguments(parser)
-    parser.add_argument(
-        "--vocab-size",
-        type=int,
-        nargs="+",
-        required=True,
-        metavar="N",
-        help="vocabulary size, special tokens and bytes included; one or several",
+    add_option(
+        parser, "--vocab-size N", "vocabulary size, special tokens and bytes included; one or several", type=int, nargs="+", required=True
     )
-    parser.add_argument(
-        "--model", choices=KINDS, nargs="+", default=["bpe"], help="algorithm, one or several (default: bpe, by SentencePiece)"
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument(
+    add_option(parser, "--model", "algorithm, one or several (default: bpe, by SentencePiece)", ["bpe"], choices=KINDS, nargs="+")
+    add_option(parser, "--output DIR", "new directory", type=Path, required=True)
+    add_option(
+        parser,
         "--byte-fallback",
+        "encode unknown characters as bytes (256 ids) instead of <unk>",
+        True,
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="encode unknown characters as bytes (256 ids) instead of <unk> (default: yes)",
     )
-    parser.add_argument(
-        "--character-coverage",
-        type=float,
-        default=0.9995,
-        metavar="SHARE",
-        help="share of the characters of the text that the vocabulary covers (default: 0.9995)",
-    )
-    parser.add_argument("--mask-token", action="store_true", help="add <mask> as the last id, for masked language modelling")
+    add_option(parser, "--character-coverage SHARE", "share of the characters of the text that the vocabulary covers", 0.9995)
+    add_option(parser, "--mask-token", "add <mask> as the last id, for masked language modelling", action="store_true")
     command.add_running_arguments(parser, skips_bad=False)
     on_ray.add_argument(parser)
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="DIR",
-        help="also write a report as data_prep.tokenizer_report does, on every 20th training document",
-    )
-    parser.add_argument("--compare", nargs="+", default=[], metavar="[NAME=]DIR", help="other tokenizers to include in that report")
+    add_option(parser, "--report DIR", "also write a report as data_prep.tokenizer_report does, on every 20th training document", type=Path)
+    add_option(parser, "--compare [NAME=]DIR", "other tokenizers to include in that report", [], nargs="+")
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
     if arguments.report is None and arguments.compare:

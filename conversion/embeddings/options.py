@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from common.options import add_option_of, add_options, given, option, require_values, values_of, with_default
+from common.options import add_option, add_option_of, add_options, given, option, require_values, values_of, with_default
 from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.parallel_text import ParallelText
@@ -267,18 +267,17 @@ def add_transfer_options(parser: argparse.ArgumentParser, *, method: str | None 
     """
     uses = METHODS[method].uses if method is not None else None
     _add(parser, TransferRequest, leave_out=leave_out, uses=uses)
-    parser.add_argument(
-        "--special-tokens", type=Path, metavar="FILE", help="the same from a file: target token, tab, source token on each line"
-    )
+    add_option(parser, "--special-tokens FILE", "the same from a file: target token, tab, source token on each line", type=Path)
     has_pairs = uses is None or "parallel" in uses
-    parser.add_argument(
+    add_option(
+        parser,
         "--parallel-columns",
+        "names of the two columns to use, if --parallel has a header" if has_pairs else argparse.SUPPRESS,
         nargs=2,
         metavar=("SOURCE", "TARGET"),
-        help="names of the two columns to use, if --parallel has a header" if has_pairs else argparse.SUPPRESS,
     )
-    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
-    parser.add_argument("--document-separator", choices=SEPARATORS, help="what ends a document in a .txt file (default: an empty line)")
+    add_option(parser, "--text-key", "key of the text in a .jsonl line", "text")
+    add_option(parser, "--document-separator", "what ends a document in a .txt file (default: an empty line)", choices=SEPARATORS)
     add_options(parser.add_argument_group("vocabulary"), VocabularyOptions)
     for name, title, options in (
         ("vectors", "fastText vectors trained on --text", VectorOptions),

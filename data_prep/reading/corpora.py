@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from common.artifacts import MANIFEST_NAME
+from common.options import add_option
 from common.plain_files import read_yaml
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, Document, is_text_file, require_text_files
 from data_prep.reading.languages import is_language
@@ -74,22 +75,18 @@ def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None
 
 def add_named_input_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     """Add --input NAME=FILE... and what to do with the other files of a folder."""
-    parser.add_argument(
-        "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... ({SUFFIXES_IN_WORDS}) or NAME=FOLDER{more}"
-    )
-    parser.add_argument(
-        "--ignore-other-files", action="store_true", help="read a folder even if most of its files are of unsupported types"
-    )
+    add_option(parser, "--input [NAME=]FILE", f"NAME=FILE... ({SUFFIXES_IN_WORDS}) or NAME=FOLDER{more}", nargs="+", action="append")
+    add_option(parser, "--ignore-other-files", "read a folder even if most of its files are of unsupported types", action="store_true")
 
 
 def add_corpora_argument(parser: argparse.ArgumentParser) -> None:
     """Add --corpora."""
-    parser.add_argument(
-        "--corpora",
-        type=Path,
-        metavar="YAML",
-        help=f"table of corpora in place of --input, such as {TABLE_NAME} of an earlier output: a list of"
+    add_option(
+        parser,
+        "--corpora YAML",
+        f"table of corpora in place of --input, such as {TABLE_NAME} of an earlier output: a list of"
         " {name: NAME, files: [FILE or pattern, ...], language: .., licence: .., domain: .., source: ..}",
+        type=Path,
     )
 
 

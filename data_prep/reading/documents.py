@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.options import add_option
 from common.progress import Counter, Progress
 from common.system_errors import shown_name
 from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, compression_of, open_compressed
@@ -118,17 +119,18 @@ class Documents:
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --input and the arguments of `add_format_arguments`."""
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files or folders ({SUFFIXES_IN_WORDS})")
+    add_option(parser, "--input FILE", f"text files or folders ({SUFFIXES_IN_WORDS})", type=Path, nargs="+", required=True)
     add_format_arguments(parser)
 
 
 def add_format_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --text-key and --document-separator, the same for every command that reads documents."""
-    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
-    parser.add_argument(
+    add_option(parser, "--text-key", "key of the text in a .jsonl line", "text")
+    add_option(
+        parser,
         "--document-separator",
+        "what ends a document in a .txt file (default: a line, in a file without empty lines)",
         choices=SEPARATORS,
-        help="what ends a document in a .txt file (default: a line, in a file without empty lines)",
     )
 
 

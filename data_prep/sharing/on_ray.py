@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from common import progress
 from common.artifacts import Manifest
 from common.lease import Lease, take_lease, this_process
+from common.options import add_option
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,13 +48,13 @@ _leads: contextvars.ContextVar[RayLeader | None] = contextvars.ContextVar("leads
 
 def add_argument(parser: argparse._ActionsContainer) -> None:
     """The option that gives a command's work to several machines."""
-    parser.add_argument(
-        "--ray",
+    add_option(
+        parser,
+        "--ray ADDRESS",
+        "distribute the work over this Ray cluster, whose machines share the file system (default: the cluster of this machine);"
+        " --workers is the maximum per machine",
         nargs="?",
         const="auto",
-        metavar="ADDRESS",
-        help="distribute the work over this Ray cluster, whose machines share the file system (default: the cluster of this machine);"
-        " --workers is the maximum per machine",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.options import add_option
 from common.plain_files import read_json, write_json
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer
 
@@ -151,9 +152,10 @@ def set_front(folder: Path, tokens: Sequence[str]) -> None:
 
 def add_bos_argument(parser: argparse._ActionsContainer) -> None:
     """The option that says what stands in front of a document."""
-    parser.add_argument(
+    add_option(
+        parser,
         "--bos",
+        "begin each document with a beginning-of-text token (default: auto, as the tokenizer's post-processor does)",
+        "auto",
         choices=BOS_RULES,
-        default="auto",
-        help="begin each document with a beginning-of-text token (default: auto, as the tokenizer's post-processor does)",
     )
