@@ -25,6 +25,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import combined_digest, digest_file
+from common.options import add_option
 from common.plain_files import read_yaml
 from conversion.checkpoints.hf_model import default_device
 from conversion.formats.lazy_tensor import LazyTensor
@@ -185,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Score all models given and print chrF and COMET of each task."""
     checkpoint = "folder of the COMET model, or its checkpoint file"
     parser = parser_of(COMET, __doc__, example="--checkpoint comet-22/ --encoder xlm-roberta-large/", checkpoint=checkpoint)
-    parser.add_argument("--encoder", type=Path, metavar="DIR", help="folder with the config and tokenizer of COMET's encoder")
+    add_option(parser, "--encoder DIR", "folder with the config and tokenizer of COMET's encoder", type=Path)
     arguments = parser.parse_args(argv)
     command.require_at_least(1, arguments, "batch_size")
     files: CometFiles | None = None

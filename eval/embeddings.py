@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from common import command
 from common.artifacts import staged_directory, write_manifest
 from common.figure_style import Palette, drawn
+from common.options import add_option
 from common.pages import Drawing, rendered
 from common.progress import show
 from common.tables import markdown_table, write_csv
@@ -81,14 +82,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.embeddings",
         example="python -m eval.embeddings --model helper=helper/ before=hf_0/ after=hf/ --output likeness/",
     )
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="two or more Hugging Face folders")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write: similarity.html, .png, .csv and anchors.json"
-    )
-    parser.add_argument(
-        "--norm", choices=NORMS, default="dot", help="similarity to an anchor: dot product or cosine (default: %(default)s, as SAVA)"
-    )
-    parser.add_argument("--seed", type=int, default=42, help="seed of the anchors (default: %(default)s)")
+    add_option(parser, "--model [NAME=]FOLDER", "two or more Hugging Face folders", nargs="+", required=True)
+    add_option(parser, "--output DIR", "folder to write: similarity.html, .png, .csv and anchors.json", type=Path, required=True)
+    add_option(parser, "--norm", "similarity to an anchor: dot product or cosine (default: %(default)s, as SAVA)", "dot", choices=NORMS)
+    add_option(parser, "--seed", "seed of the anchors", 42)
     return parser
 
 

@@ -20,6 +20,7 @@ from statistics import fmean
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
+from common.options import add_option
 from common.pages import Drawing, rendered
 from common.tables import markdown_table, write_csv
 from eval.reporting.charts import Line, Panel, Point, draw, short_number
@@ -224,42 +225,25 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.figures", example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/"
     )
     parser.add_argument("kind", choices=KINDS, help="figure to draw")
-    parser.add_argument(
-        "--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss, optionally suite: training runs, folders of recipes.train"
+    add_option(parser, "--run [NAME=]DIR", "loss, optionally suite: training runs, folders of recipes.train", [], nargs="+")
+    add_option(parser, "--against", "loss: unit of the horizontal axis", "steps", choices=tuple(_AGAINST))
+    add_option(parser, "--smooth N", "loss: smooth by the mean over N logged steps", 1)
+    add_option(parser, "--results DIR", "suite, profile, new-tokens: folders with results of eval.harness", [], nargs="+", type=Path)
+    add_option(
+        parser, "--tasks PATTERN", "suite, profile: one suite per pattern, such as 'itabench_*_it'; new-tokens: tasks", [], nargs="+"
     )
-    parser.add_argument(
-        "--against", choices=tuple(_AGAINST), default="steps", help="loss: unit of the horizontal axis (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--smooth", type=int, default=1, metavar="N", help="loss: smooth by the mean over N logged steps (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--results",
+    add_option(parser, "--tokens-per-step N", "suite: tokens of one training step; draws against tokens", type=int)
+    add_option(parser, "--baseline NAME", "name of the source model (default: the first model not trained here)")
+    add_option(parser, "--efficiency DIR", "new-tokens: outputs of eval.generate", [], nargs="+", type=Path)
+    add_option(
+        parser,
+        "--grid NAME=DIR",
+        "new-tokens: source models; DIR has the results and eval.generate --task outputs of each and its grafts",
+        [],
         nargs="+",
-        type=Path,
-        default=[],
-        metavar="DIR",
-        help="suite, profile, new-tokens: folders with results of eval.harness",
     )
-    parser.add_argument(
-        "--tasks",
-        nargs="+",
-        default=[],
-        metavar="PATTERN",
-        help="suite, profile: one suite per pattern, such as 'itabench_*_it'; new-tokens: tasks",
-    )
-    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: tokens of one training step; draws against tokens")
-    parser.add_argument("--baseline", metavar="NAME", help="name of the source model (default: the first model not trained here)")
-    parser.add_argument("--efficiency", nargs="+", type=Path, default=[], metavar="DIR", help="new-tokens: outputs of eval.generate")
-    parser.add_argument(
-        "--grid",
-        nargs="+",
-        default=[],
-        metavar="NAME=DIR",
-        help="new-tokens: source models; DIR has the results and eval.generate --task outputs of each and its grafts",
-    )
-    parser.add_argument("--title", help="heading of the page (default: by kind of figure)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: figure.html, .png, .svg, .md and .csv")
+    add_option(parser, "--title", "heading of the page (default: by kind of figure)")
+    add_option(parser, "--output DIR", "folder to write: figure.html, .png, .svg, .md and .csv", type=Path, required=True)
     return parser
 
 

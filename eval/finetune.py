@@ -22,6 +22,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import combined_digest
+from common.options import add_option
 from common.progress import Progress, show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, require_device
@@ -259,41 +260,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__, prog=STAGE, example=f"python -m {STAGE} --model xlmr=xlm-r/ ofa=hf/ --data eval_data/ --tasks ner pos --output results/"
     )
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders of encoders")
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="tasks to fine-tune on (default: all three)")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data of eval.prepare: wikiann, ud_pos, taxi1500")
-    parser.add_argument(
-        "--train",
-        nargs="+",
-        default=["eng"],
-        metavar="LANGUAGE",
-        help="languages to train on and to select the best epoch on (default: eng)",
-    )
-    parser.add_argument("--languages", nargs="+", metavar="LANGUAGE", help="languages to score (default: all that have rows)")
-    parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="seeds, each a training run (default: 1 2 3 4 5)"
-    )
-    parser.add_argument("--learning-rate", type=float, help="peak learning rate (default: the paper's, 2e-5; of taxi1500 1e-5)")
-    parser.add_argument("--global-batch-size", type=int, help="sentences per optimizer step (default: the paper's, 32; of taxi1500 16)")
-    parser.add_argument("--epochs", type=int, help="number of epochs (default: the paper's, 10; of taxi1500 40)")
-    parser.add_argument(
-        "--max-tokens", type=int, help="maximum length of a passage, in tokens (default: the paper's, 256; of taxi1500 100)"
-    )
-    parser.add_argument(
-        "--micro-batch-size", type=int, default=8, help="passages per forward pass; changes results only by rounding (default: 8)"
-    )
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument(
-        "--state-every-minutes",
-        type=float,
-        default=10.0,
-        metavar="N",
-        help="minutes between saves of the training state, for resuming (default: 10)",
-    )
-    parser.add_argument("--keep-models", action="store_true", help="keep the trained weights, to score more languages later")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model, as eval.harness writes"
-    )
+    add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders of encoders", nargs="+", required=True)
+    add_option(parser, "--tasks", "tasks to fine-tune on (default: all three)", list(TASKS), nargs="+", choices=tuple(TASKS))
+    add_option(parser, "--data DIR", "evaluation data of eval.prepare: wikiann, ud_pos, taxi1500")
+    add_option(parser, "--train LANGUAGE", "languages to train on and to select the best epoch on (default: eng)", ["eng"], nargs="+")
+    add_option(parser, "--languages LANGUAGE", "languages to score (default: all that have rows)", nargs="+")
+    add_option(parser, "--seeds N", "seeds, each a training run (default: 1 2 3 4 5)", [1, 2, 3, 4, 5], nargs="+", type=int)
+    add_option(parser, "--learning-rate", "peak learning rate (default: the paper's, 2e-5; of taxi1500 1e-5)", type=float)
+    add_option(parser, "--global-batch-size", "sentences per optimizer step (default: the paper's, 32; of taxi1500 16)", type=int)
+    add_option(parser, "--epochs", "number of epochs (default: the paper's, 10; of taxi1500 40)", type=int)
+    add_option(parser, "--max-tokens", "maximum length of a passage, in tokens (default: the paper's, 256; of taxi1500 100)", type=int)
+    add_option(parser, "--micro-batch-size", "passages per forward pass; changes results only by rounding", 8)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--state-every-minutes N", "minutes between saves of the training state, for resuming (default: 10)", 10.0)
+    add_option(parser, "--keep-models", "keep the trained weights, to score more languages later", action="store_true")
+    add_option(parser, "--output DIR", "folder to write: one folder of results per model, as eval.harness writes", type=Path, required=True)
     return parser
 
 

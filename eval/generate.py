@@ -20,6 +20,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import digest_bytes, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import (
@@ -154,33 +155,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.generate",
         example="python -m eval.generate --model source=opt/ sl=work/trained --prompts prompts.jsonl --settings speed --output generated/",
     )
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders, the source model first")
+    add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders, the source model first", nargs="+", required=True)
     prompts = parser.add_mutually_exclusive_group(required=True)
-    prompts.add_argument("--prompts", type=Path, metavar="FILE", help="JSON Lines file with the key `prompt`")
-    prompts.add_argument("--task", metavar="TASK", help="generative task of eval/tasks whose prompts to use")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data of the task, see docs/evaluation.md")
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
-    parser.add_argument("--items", type=int, metavar="N", help="number of prompts of the task to use, drawn with its seed (default: all)")
-    parser.add_argument(
+    add_option(prompts, "--prompts FILE", "JSON Lines file with the key `prompt`", type=Path)
+    add_option(prompts, "--task TASK", "generative task of eval/tasks whose prompts to use")
+    add_option(parser, "--data DIR", "evaluation data of the task, see docs/evaluation.md")
+    add_option(parser, "--rouge-tokenizer DIR", "Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    add_option(parser, "--items N", "number of prompts of the task to use, drawn with its seed (default: all)", type=int)
+    add_option(
+        parser,
         "--settings",
+        "decoding: sava: greedy; lowres: sampling (lowres-beams: with 5 beams, as in its paper's table); speed: greedy, fixed length",
         choices=SETTINGS,
         required=True,
-        help="decoding: sava: greedy; lowres: sampling (lowres-beams: with 5 beams, as in its paper's table); speed: greedy, fixed length",
     )
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="maximum number of new tokens (default: that of --settings)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="number of timed runs over all prompts (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1234, help="seed of sampling (default: %(default)s)")
-    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="library that generates (default: %(default)s)")
+    add_option(parser, "--max-new-tokens N", "maximum number of new tokens (default: that of --settings)", type=int)
+    add_option(parser, "--repeats N", "number of timed runs over all prompts", 5)
+    add_option(parser, "--seed", "seed of sampling", 1234)
+    add_option(parser, "--backend", "library that generates", "hf", choices=("hf", "vllm"))
     add_vllm_arguments(parser)
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts per batch, the same for all models (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder to write: prompts.jsonl, texts/MODEL.jsonl, texts.md, efficiency.json",
+    add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--batch-size", "prompts per batch, the same for all models", 8)
+    add_option(
+        parser, "--output DIR", "folder to write: prompts.jsonl, texts/MODEL.jsonl, texts.md, efficiency.json", type=Path, required=True
     )
     return parser
 

@@ -17,6 +17,7 @@ from typing import Any
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
 from common.figure_style import drawn
+from common.options import add_option
 from common.pages import Drawing, rendered
 from common.tables import markdown_table, write_csv
 from eval.reporting.charts import Line, Panel, Point, draw
@@ -323,12 +324,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__, prog="eval.learning_curves", example="python -m eval.learning_curves --results results/ --output learning_curves/"
     )
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--continuations", type=Path, metavar="DIR", help="output of eval.generate whose texts to show on the page")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write: learning_curves.html, .png, .svg, .md and .csv"
-    )
-    parser.add_argument("--title", default="Learning curves by embedding initialisation", help="heading of the page (default: %(default)s)")
+    add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
+    add_option(parser, "--continuations DIR", "output of eval.generate whose texts to show on the page", type=Path)
+    add_option(parser, "--output DIR", "folder to write: learning_curves.html, .png, .svg, .md and .csv", type=Path, required=True)
+    add_option(parser, "--title", "heading of the page", "Learning curves by embedding initialisation")
     return parser
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import digest_file, free_output, staged_directory, write_manifest
+from common.options import add_option
 from common.tables import markdown_table
 from data_prep.reading.evaluation_sets import EvaluationSet, RowFile, read_sets
 from eval.published.by_language import of_each_language
@@ -173,12 +174,10 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.prepare", example="python -m eval.prepare si_nli superglue_sl --source downloads/ --output eval_data/"
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="evaluation sets to prepare, by their names in --list")
-    parser.add_argument("--source", type=Path, metavar="DIR", help="folder with the published files")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of evaluation data, for --data of eval.harness")
-    parser.add_argument(
-        "--sample", action="store_true", help="the source is only a sample of the set: report row counts without checking them"
-    )
-    parser.add_argument("--list", action="store_true", help="list the known sets with their row counts, licences and addresses")
+    add_option(parser, "--source DIR", "folder with the published files", type=Path)
+    add_option(parser, "--output DIR", "folder of evaluation data, for --data of eval.harness", type=Path)
+    add_option(parser, "--sample", "the source is only a sample of the set: report row counts without checking them", action="store_true")
+    add_option(parser, "--list", "list the known sets with their row counts, licences and addresses", action="store_true")
     return parser
 
 

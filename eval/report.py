@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
+from common.options import add_option
 from common.tables import markdown_table, write_csv
 from eval.reporting.across_languages import training_costs, write_across_languages
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_scores
@@ -94,74 +95,64 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__, prog="eval.report", example="python -m eval.report --results results/ --baseline source --output report/"
     )
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder to write: report.html, report.md, scores.csv, tables.tex, items.html",
+    add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
+    add_option(
+        parser, "--output DIR", "folder to write: report.html, report.md, scores.csv, tables.tex, items.html", type=Path, required=True
     )
-    parser.add_argument(
-        "--baseline",
-        metavar="NAME",
-        help="model that the others are tested against (default: the one not trained here, or that of the first --grid row)",
+    add_option(
+        parser,
+        "--baseline NAME",
+        "model that the others are tested against (default: the one not trained here, or that of the first --grid row)",
     )
-    parser.add_argument(
-        "--tokens-per-step",
+    add_option(
+        parser,
+        "--tokens-per-step N",
+        "tokens of one training step, as the plan prints it: also draws curves against tokens and bytes",
         type=int,
-        metavar="N",
-        help="tokens of one training step, as the plan prints it: also draws curves against tokens and bytes",
     )
-    parser.add_argument(
-        "--items", type=int, default=20, metavar="N", help="number of wins and losses to show for each task (default: 20; 0: no page)"
+    add_option(parser, "--items N", "number of wins and losses to show for each task (default: 20; 0: no page)", 20)
+    add_option(
+        parser, "--efficiency DIR", "outputs of eval.generate: also tables of speed beside accuracy and tokenizer", [], nargs="+", type=Path
     )
-    parser.add_argument(
-        "--efficiency",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="DIR",
-        help="outputs of eval.generate: also tables of speed beside accuracy and tokenizer",
-    )
-    parser.add_argument("--pairs", action="store_true", help="also test all models against each other: pairs.md and pairs.csv")
-    parser.add_argument(
-        "--grid",
-        nargs="+",
-        default=[],
-        metavar="NAME=DIR",
-        help="a table with one row for all runs below a folder (languages, seeds), means over seeds, changes over the first row:"
+    add_option(parser, "--pairs", "also test all models against each other: pairs.md and pairs.csv", action="store_true")
+    add_option(
+        parser,
+        "--grid NAME=DIR",
+        "a table with one row for all runs below a folder (languages, seeds), means over seeds, changes over the first row:"
         " grid.md, grid.csv, grid.tex",
+        [],
+        nargs="+",
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--copied-rows",
+        "tables.tex: include the rows that the GaMS paper copies from SloBench and SENTA's authors",
         action="store_true",
-        help="tables.tex: include the rows that the GaMS paper copies from SloBench and SENTA's authors",
     )
-    parser.add_argument(
-        "--steps",
+    add_option(
+        parser,
+        "--steps N",
+        "tables.tex: SAVA's tables with a block of rows for each of these training steps (default: the last checkpoints)",
+        [],
         nargs="+",
         type=int,
-        default=[],
-        metavar="N",
-        help="tables.tex: SAVA's tables with a block of rows for each of these training steps (default: the last checkpoints)",
     )
-    parser.add_argument(
-        "--run",
+    add_option(
+        parser,
+        "--run NAME=DIR",
+        "folders of recipes.train of runs in the results: hours and carbon to the best checkpoint of encoders (OFA's Table 4)",
+        [],
         nargs="+",
-        default=[],
-        metavar="NAME=DIR",
-        help="folders of recipes.train of runs in the results: hours and carbon to the best checkpoint of encoders (OFA's Table 4)",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="GPU that the runs of --run used (default: parallel.gpu of their recipes)")
-    parser.add_argument(
-        "--kg-co2-per-kwh",
+    add_option(parser, "--gpu NAME", "GPU that the runs of --run used (default: parallel.gpu of their recipes)")
+    add_option(
+        parser,
+        "--kg-co2-per-kwh X",
+        "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
+        KG_PER_KWH,
         type=float,
-        default=KG_PER_KWH,
-        metavar="X",
-        help="carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
     )
-    parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
+    add_option(parser, "--title", "heading of the page", "Evaluation")
     return parser
 
 

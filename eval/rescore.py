@@ -17,6 +17,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import MANIFEST_NAME, read_manifest, staged_directory, write_manifest
+from common.options import add_option
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from eval.running.chat import Chat
@@ -77,15 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.rescore",
         example="python -m eval.rescore --results results/focus --tasks sl_senta_5shot --data eval_data/ --output rescored/",
     )
-    parser.add_argument(
-        "--results", nargs="+", type=Path, required=True, metavar="DIR", help="models' folders of results, from eval.harness"
-    )
-    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="tasks to score again")
-    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="additional folders of lm-eval tasks")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data that the answers were given with")
-    parser.add_argument("--metadata", default="{}", metavar="JSON", help="metadata of the tasks that the answers were given with")
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
+    add_option(parser, "--results DIR", "models' folders of results, from eval.harness", nargs="+", type=Path, required=True)
+    add_option(parser, "--tasks TASK", "tasks to score again", nargs="+", required=True)
+    add_option(parser, "--task-dir DIR", "additional folders of lm-eval tasks", [], nargs="+", type=Path)
+    add_option(parser, "--data DIR", "evaluation data that the answers were given with")
+    add_option(parser, "--metadata JSON", "metadata of the tasks that the answers were given with", "{}")
+    add_option(parser, "--rouge-tokenizer DIR", "Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    add_option(parser, "--output DIR", "folder to write: one folder of results per model", type=Path, required=True)
     return parser
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.artifacts import digest_bytes, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import Progress, show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
@@ -137,38 +138,24 @@ def _parser() -> argparse.ArgumentParser:
         prog=STAGE,
         example=f"python -m {STAGE} --model before=xlm-r/ after=hf/ --tatoeba xtreme/tatoeba --head slv hrv --output retrieval/",
     )
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders")
-    parser.add_argument(
-        "--tatoeba", type=Path, metavar="DIR", help="folder with XTREME's files: tatoeba.slv-eng.slv, tatoeba.slv-eng.eng ..."
+    add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders", nargs="+", required=True)
+    add_option(parser, "--tatoeba DIR", "folder with XTREME's files: tatoeba.slv-eng.slv, tatoeba.slv-eng.eng ...", type=Path)
+    add_option(parser, "--verses LANGUAGE=FILE", "verses of each language: one per line, as number, tab, text", nargs="+")
+    add_option(parser, "--lines LANGUAGE=FILE", "text of each language, aligned line by line with --english", nargs="+")
+    add_option(parser, "--english FILE", "English side of --verses or --lines", type=Path)
+    add_option(parser, "--head LANGUAGE", "languages of the base model, averaged separately from the others", [], nargs="+")
+    add_option(parser, "--layer", "layer whose hidden states are averaged, counted from 1; 0: embeddings", LAYER, type=int)
+    add_option(parser, "--top", "number of nearest sentences among which the translation counts", TOP, type=int)
+    add_option(
+        parser, "--max-sentences", "maximum number of sentences per language, the first ones (default: 1000; of verses 500)", type=int
     )
-    parser.add_argument("--verses", nargs="+", metavar="LANGUAGE=FILE", help="verses of each language: one per line, as number, tab, text")
-    parser.add_argument("--lines", nargs="+", metavar="LANGUAGE=FILE", help="text of each language, aligned line by line with --english")
-    parser.add_argument("--english", type=Path, metavar="FILE", help="English side of --verses or --lines")
-    parser.add_argument(
-        "--head", nargs="+", default=[], metavar="LANGUAGE", help="languages of the base model, averaged separately from the others"
+    add_option(parser, "--batch-size", "sentences per forward pass", 32)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
+    add_option(
+        parser, "--results DIR", "also add the scores to the models' results in this folder, for eval.report and eval.figures", type=Path
     )
-    parser.add_argument(
-        "--layer",
-        type=int,
-        default=LAYER,
-        help="layer whose hidden states are averaged, counted from 1; 0: embeddings (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--top", type=int, default=TOP, help="number of nearest sentences among which the translation counts (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--max-sentences", type=int, help="maximum number of sentences per language, the first ones (default: 1000; of verses 500)"
-    )
-    parser.add_argument("--batch-size", type=int, default=32, help="sentences per forward pass (default: %(default)s)")
-    parser.add_argument("--device", default=None, help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="also add the scores to the models' results in this folder, for eval.report and eval.figures",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"folder to write: {RESULTS_NAME} and retrieval.md")
+    add_option(parser, "--output DIR", f"folder to write: {RESULTS_NAME} and retrieval.md", type=Path, required=True)
     return parser
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import command
 from common.artifacts import combined_digest, digest_file, staged_directory, write_manifest
+from common.options import add_option
 from common.progress import show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
@@ -45,52 +46,34 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m eval.skills --source smollm2-base/ --instruct smollm2-instruct/ --graft work/trained \\\n"
         "      --text sl=heldout.sl.txt en=heldout.en.txt --output skills/",
     )
-    parser.add_argument(
-        "--graft", nargs="+", required=True, metavar="[NAME=]DIR", help="grafted models: vocabulary changed, or continued pretraining"
-    )
-    parser.add_argument("--instruct", type=Path, required=True, metavar="DIR", help="instruction-tuned model to merge into the grafts")
-    parser.add_argument(
-        "--source",
-        type=Path,
-        metavar="DIR",
-        help="base model that --instruct was tuned from: merge by chat vectors instead of a weighted mean",
+    add_option(parser, "--graft [NAME=]DIR", "grafted models: vocabulary changed, or continued pretraining", nargs="+", required=True)
+    add_option(parser, "--instruct DIR", "instruction-tuned model to merge into the grafts", type=Path, required=True)
+    add_option(
+        parser, "--source DIR", "base model that --instruct was tuned from: merge by chat vectors instead of a weighted mean", type=Path
     )
     weights = (0.0, 0.25, 0.5, 0.75, 1.0)
-    parser.add_argument(
-        "--weights",
-        nargs="+",
-        type=float,
-        default=weights,
-        metavar="W",
-        help="weights of the merges; 0 is always included (default: 0 to 1 by quarters)",
+    add_option(
+        parser, "--weights W", "weights of the merges; 0 is always included (default: 0 to 1 by quarters)", weights, nargs="+", type=float
     )
-    parser.add_argument(
-        "--missing-rows",
-        choices=("keep", "pieces"),
-        default="keep",
-        help="rows of tokens that --instruct lacks, as in conversion.merge (default: keep)",
-    )
-    parser.add_argument(
-        "--text", nargs="+", required=True, metavar="NAME=FILE", help="held-out texts, including some in the source language"
-    )
+    add_option(parser, "--missing-rows", "rows of tokens that --instruct lacks, as in conversion.merge", "keep", choices=("keep", "pieces"))
+    add_option(parser, "--text NAME=FILE", "held-out texts, including some in the source language", nargs="+", required=True)
     add_format_arguments(parser)
-    parser.add_argument(
+    add_option(
+        parser,
         "--prompts",
+        "languages of the instruction prompts (default: those of --text for which prompts exist)",
         nargs="*",
         choices=PROMPTS,
-        help="languages of the instruction prompts (default: those of --text for which prompts exist)",
     )
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="further lm-eval tasks, as eval.harness takes them")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
-    parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
-    parser.add_argument("--keep", action="store_true", help="keep the merged models, in merged/ below --output")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=8, help="requests per forward pass in tasks (default: %(default)s)")
-    parser.add_argument("--title", default="What a graft cost, and what merging brings back", help="heading of the page")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder to write: results/ of each model, report/skills.html"
-    )
+    add_option(parser, "--tasks TASK", "further lm-eval tasks, as eval.harness takes them", [], nargs="+")
+    add_option(parser, "--data DIR", "evaluation data of the papers' tasks, see docs/evaluation.md")
+    add_option(parser, "--limit N", "ask only the first N rows of each task", type=int)
+    add_option(parser, "--keep", "keep the merged models, in merged/ below --output", action="store_true")
+    add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--batch-size", "requests per forward pass in tasks", 8)
+    add_option(parser, "--title", "heading of the page", "What a graft cost, and what merging brings back")
+    add_option(parser, "--output DIR", "folder to write: results/ of each model, report/skills.html", type=Path, required=True)
     return parser
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import digest_file, staged_directory, write_manifest
+from common.options import add_option
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
 from conversion.measuring.intervals import wilson_interval
@@ -137,26 +138,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.slobench",
         example="python -m eval.slobench --model hf/ --data eval_data/ --wording 2024-07 --output submission/",
     )
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face folder, or a LoRA adapter")
-    parser.add_argument("--data", metavar="DIR", help="output of eval.prepare superglue_sl si_nli, with the unlabelled test rows")
-    parser.add_argument(
-        "--wording",
-        choices=tuple(WORDINGS),
-        default="2024-10",
-        help="version of the prompts; 2024-07 is the paper's (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=DEFAULT_SEED,
-        help="seed of the examples and of random labels for invalid answers (default: %(default)s)",
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="data type of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts per batch (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help=f"folder to write: one file per set, and {ANSWERS_NAME} with the texts"
-    )
+    add_option(parser, "--model DIR", "Hugging Face folder, or a LoRA adapter", type=Path, required=True)
+    add_option(parser, "--data DIR", "output of eval.prepare superglue_sl si_nli, with the unlabelled test rows")
+    add_option(parser, "--wording", "version of the prompts; 2024-07 is the paper's", "2024-10", choices=tuple(WORDINGS))
+    add_option(parser, "--seed", "seed of the examples and of random labels for invalid answers", DEFAULT_SEED, type=int)
+    add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--batch-size", "prompts per batch", 8)
+    add_option(parser, "--output DIR", f"folder to write: one file per set, and {ANSWERS_NAME} with the texts", type=Path, required=True)
     return parser
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from common import command
+from common.options import add_option
 from eval.running.harness_options import add_harness_arguments
 from eval.running.watched_run import WatchedRun
 from recipes.runs.run_dir import CHECKPOINTS_NAME
@@ -48,27 +49,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.watch",
         example="python -m eval.watch --run work/run --output work/evaluations -- --text sl=heldout.sl.txt --tasks completion_sl",
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="directory of the training run (output of recipes.train)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of queue/, results/, logs/ and exports/")
+    add_option(parser, "--run DIR", "directory of the training run (output of recipes.train)", type=Path, required=True)
+    add_option(parser, "--output DIR", "folder of queue/, results/, logs/ and exports/", type=Path, required=True)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--status", action="store_true", help="print what is done and what is waiting, and exit")
-    what.add_argument("--release", action="store_true", help="release the run's checkpoints that this --output holds, and exit")
-    what.add_argument("--once", action="store_true", help="exit when the queue is empty, instead of watching until the run is over")
-    parser.add_argument("--retry-failed", action="store_true", help="retry checkpoints whose evaluation failed")
-    parser.add_argument("--keep-exports", action="store_true", help="keep the Hugging Face folder of every checkpoint")
-    parser.add_argument(
-        "--every", type=float, default=60, metavar="SECONDS", help="seconds between two checks for new checkpoints (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--idle-minutes", type=float, metavar="M", help="minutes without a new checkpoint after which to exit (default: never)"
-    )
-    parser.add_argument(
-        "--hold-hours",
-        type=float,
-        default=24,
-        metavar="H",
-        help="hours that a waiting checkpoint is protected from deletion after the last check (default: 24)",
-    )
+    add_option(what, "--status", "print what is done and what is waiting, and exit", action="store_true")
+    add_option(what, "--release", "release the run's checkpoints that this --output holds, and exit", action="store_true")
+    add_option(what, "--once", "exit when the queue is empty, instead of watching until the run is over", action="store_true")
+    add_option(parser, "--retry-failed", "retry checkpoints whose evaluation failed", action="store_true")
+    add_option(parser, "--keep-exports", "keep the Hugging Face folder of every checkpoint", action="store_true")
+    add_option(parser, "--every SECONDS", "seconds between two checks for new checkpoints", 60, type=float)
+    add_option(parser, "--idle-minutes M", "minutes without a new checkpoint after which to exit (default: never)", type=float)
+    add_option(parser, "--hold-hours H", "hours that a waiting checkpoint is protected from deletion after the last check", 24, type=float)
     parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings, as eval.harness takes them")
     return parser
 

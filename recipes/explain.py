@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common import command
+from common.options import add_option
 from common.tables import markdown_table
 from recipes.projects.explained import find, keys
 from recipes.rules.page import explanations
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "key", nargs="*", help="keys to explain, such as training.replay, languages.sl.texts or schedule.learning_rate (default: all)"
     )
-    parser.add_argument("--recipe", action="store_true", help="explain the keys of a recipe instead of those of a project file")
+    add_option(parser, "--recipe", "explain the keys of a recipe instead of those of a project file", action="store_true")
     arguments = parser.parse_args(argv)
     of_recipe = explanations()
     if not arguments.key:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 
 _STARTS = {
     "megatron-bridge": "torchrun train.py",
@@ -28,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m recipes.export --recipe gams/multi_epoch --to megatron-bridge --output work/bridge"
         " model.checkpoint=nemo/sl data.train=[data/sl]",
     )
-    parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
-    parser.add_argument("--to", required=True, choices=tuple(_STARTS), help="program that will train the recipe")
-    parser.add_argument("--output", required=True, type=Path, help="folder to write; the program writes its run to the subfolder run/")
+    add_option(parser, "--recipe", "name of a bundled recipe, or a YAML file", required=True)
+    add_option(parser, "--to", "program that will train the recipe", required=True, choices=tuple(_STARTS))
+    add_option(parser, "--output", "folder to write; the program writes its run to the subfolder run/", required=True, type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     from recipes.exporting.folder import export

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.devices import has_gpu
+from common.options import add_option
 from common.plain_files import write_text
 from recipes.projects.project import load_project
 from recipes.projects.template import Answers, project_text, recipe_text
@@ -32,30 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m recipes.init slovene.yaml --source llama-3.2-1b/ --language sl=texts/ en=english.jsonl.gz",
     )
     parser.add_argument("file", nargs="?", type=Path, help="file to write (default: project.yaml, with --recipe recipe.yaml)")
-    parser.add_argument(
-        "--source", help="source model: a folder, OWNER/NAME on the Hugging Face Hub, a GGUF file, or smollm2 (135M, downloaded once)"
+    add_option(
+        parser, "--source", "source model: a folder, OWNER/NAME on the Hugging Face Hub, a GGUF file, or smollm2 (135M, downloaded once)"
     )
-    parser.add_argument(
-        "--language", nargs="+", action="extend", default=[], metavar="CODE=PATH", help="text files or folders of each language"
+    add_option(parser, "--language CODE=PATH", "text files or folders of each language", [], nargs="+", action="extend")
+    add_option(
+        parser, "--heldout CODE=FILE", "held-out text to evaluate on (default: 1%% of the documents)", [], nargs="+", action="extend"
     )
-    parser.add_argument(
-        "--heldout",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="CODE=FILE",
-        help="held-out text to evaluate on (default: 1%% of the documents)",
+    add_option(parser, "--source-language CODE", "language of the source model", "en")
+    add_option(
+        parser,
+        "--vocabulary KIND[=N]",
+        "what to do with the vocabulary: expand=N, swap=N, replace=N (N: tokens) or keep (default: expand=2000)",
     )
-    parser.add_argument("--source-language", default="en", metavar="CODE", help="language of the source model (default: en)")
-    parser.add_argument(
-        "--vocabulary",
-        metavar="KIND[=N]",
-        help="what to do with the vocabulary: expand=N, swap=N, replace=N (N: tokens) or keep (default: expand=2000)",
-    )
-    parser.add_argument(
-        "--tokens", type=int, metavar="N", help="tokens to train on in each run (default: enough for minutes on a CPU, for hours on a GPU)"
-    )
-    parser.add_argument("--recipe", action="store_true", help="write a recipe instead of a project")
+    add_option(parser, "--tokens N", "tokens to train on in each run (default: enough for minutes on a CPU, for hours on a GPU)", type=int)
+    add_option(parser, "--recipe", "write a recipe instead of a project", action="store_true")
     arguments = parser.parse_args(argv)
     file = arguments.file or Path("recipe.yaml" if arguments.recipe else "project.yaml")
     if file.suffix not in (".yaml", ".yml"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import command
+from common.options import add_option
 from common.plain_files import write_text
 from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.planner import costs, report
@@ -156,33 +157,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m recipes.plan --recipe gams/focus --json model.checkpoint=nemo data.train=[data/sl] data.validation=data/heldout",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")
-    what.add_argument("--list", action="store_true", help="list the bundled recipes with their descriptions")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="also write an HTML page with every key, its value, its source and its meaning"
-    )
-    parser.add_argument(
-        "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs to rank layouts for (default: that of the recipe)")
-    parser.add_argument(
-        "--rehearse", action="store_true", help="also measure the memory of ranks in a simulated-GPU dry run (docs/planner.md)"
-    )
-    parser.add_argument("--best", type=int, default=5, metavar="N", help="number of layouts to show (default: 5)")
-    parser.add_argument(
-        "--write-gb-per-second",
+    add_option(what, "--recipe", "name of a bundled recipe, or a YAML file")
+    add_option(what, "--list", "list the bundled recipes with their descriptions", action="store_true")
+    add_option(parser, "--json", "print JSON instead of text", action="store_true")
+    add_option(parser, "--page FILE", "also write an HTML page with every key, its value, its source and its meaning", type=Path)
+    add_option(parser, "--gpu NAME", f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)")
+    add_option(parser, "--gpus N", "number of GPUs to rank layouts for (default: that of the recipe)", type=int)
+    add_option(parser, "--rehearse", "also measure the memory of ranks in a simulated-GPU dry run (docs/planner.md)", action="store_true")
+    add_option(parser, "--best N", "number of layouts to show", 5)
+    add_option(parser, "--write-gb-per-second X", "speed of writing checkpoints, in GB/s (default: 2)", costs.WRITE_RATE / 1e9, type=float)
+    add_option(
+        parser,
+        "--kg-co2-per-kwh X",
+        "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
+        costs.KG_PER_KWH,
         type=float,
-        default=costs.WRITE_RATE / 1e9,
-        metavar="X",
-        help="speed of writing checkpoints, in GB/s (default: 2)",
-    )
-    parser.add_argument(
-        "--kg-co2-per-kwh",
-        type=float,
-        default=costs.KG_PER_KWH,
-        metavar="X",
-        help="carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from common.plain_files import write_text
 from common.progress import show
 from recipes.rehearsal.fit import fit_problems
@@ -28,25 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog="recipes.rehearse", example="python -m recipes.rehearse --recipe gams/focus --ranks first,last model.method=null"
     )
-    parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
+    add_option(parser, "--recipe", "name of a bundled recipe, or a YAML file", required=True)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--rank", type=int, metavar="R", help="rank to rehearse (default: 0)")
-    which.add_argument(
-        "--ranks",
-        metavar="LIST",
-        help="ranks to rehearse, with commas between: numbers, `first`, `last`, or `stages` (first and last of each pipeline stage)",
+    add_option(which, "--rank R", "rank to rehearse (default: 0)", type=int)
+    add_option(
+        which,
+        "--ranks LIST",
+        "ranks to rehearse, with commas between: numbers, `first`, `last`, or `stages` (first and last of each pipeline stage)",
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs in the simulated world (default: that of the recipe)")
-    parser.add_argument(
-        "--with",
+    add_option(parser, "--gpus N", "number of GPUs in the simulated world (default: that of the recipe)", type=int)
+    add_option(
+        parser,
+        "--with LIST",
+        "packages to simulate that need a GPU: transformer-engine=VERSION and apex, with a comma between (default: neither)",
         dest="stand_ins",
-        metavar="LIST",
-        help="packages to simulate that need a GPU: transformer-engine=VERSION and apex, with a comma between (default: neither)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="also write an HTML page: memory over the phases of a step, traffic, waits"
-    )
+    add_option(parser, "--json", "print JSON instead of text", action="store_true")
+    add_option(parser, "--page FILE", "also write an HTML page: memory over the phases of a step, traffic, waits", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.stand_ins is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from common.plain_files import write_text
 from recipes.pipelines.checks import task_problems
 from recipes.pipelines.forecast import forecast_problems, forecasts, render_forecast
@@ -32,22 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="recipes.run", example="python -m recipes.run recipes/projects/demo_tiny.yaml --until tokenizer")
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the project file, such as training.steps=20")
-    parser.add_argument("--eject", type=Path, metavar="FILE", help="write the stages of a project as a pipeline file; run nothing")
-    parser.add_argument(
-        "--show", action="store_true", help="print the stages with their commands (with --on: each job script); run nothing"
-    )
-    parser.add_argument("--until", metavar="STAGE", help="run only this stage and what it depends on")
-    parser.add_argument("--from", dest="start", metavar="STAGE", help="run only this stage and what depends on it")
-    parser.add_argument("--only", metavar="STAGE", help="run only this stage")
-    parser.add_argument(
+    add_option(parser, "--eject FILE", "write the stages of a project as a pipeline file; run nothing", type=Path)
+    add_option(parser, "--show", "print the stages with their commands (with --on: each job script); run nothing", action="store_true")
+    add_option(parser, "--until STAGE", "run only this stage and what it depends on")
+    add_option(parser, "--from STAGE", "run only this stage and what depends on it", dest="start")
+    add_option(parser, "--only STAGE", "run only this stage")
+    add_option(
+        parser,
         "--rerun",
+        "run every stage that has changed again, including training and stages whose output was made manually",
         action="store_true",
-        help="run every stage that has changed again, including training and stages whose output was made manually",
     )
-    parser.add_argument("--on", metavar="CLUSTER", help="cluster to run on: bundled (slurm/clusters), or a YAML file of your own")
-    parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
-    parser.add_argument("--set", action="append", default=[], metavar="key=value", help="override of the cluster file")
-    parser.add_argument("--submit", action="store_true", help="with --on: submit the jobs")
+    add_option(parser, "--on CLUSTER", "cluster to run on: bundled (slurm/clusters), or a YAML file of your own")
+    add_option(parser, "--account", "Slurm account to charge; short for --set account=NAME")
+    add_option(parser, "--set key=value", "override of the cluster file", [], action="append")
+    add_option(parser, "--submit", "with --on: submit the jobs", action="store_true")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.on is None and (arguments.submit or arguments.account or arguments.set):
         raise ValueError("--submit, --account and --set are for a cluster; name one with --on, or leave them out")

@@ -15,6 +15,7 @@ from common.allocation import keep_freed_memory
 from common.artifacts import check_files
 from common.devices import has_gpu
 from common.lease import Fence
+from common.options import add_option
 from conversion.formats.loading_safety import require_safe
 from recipes.planner.hardware import visible_gpu
 from recipes.rules.checkpoint_checks import checkpoint_warnings
@@ -57,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="recipes.train",
         example="python -m recipes.train --recipe gams/focus --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl] data.validation=data/heldout",
     )
-    parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
-    parser.add_argument("--output", required=True, type=Path, help="directory of the run; an interrupted run in it is resumed")
+    add_option(parser, "--recipe", "name of a bundled recipe, or a YAML file", required=True)
+    add_option(parser, "--output", "directory of the run; an interrupted run in it is resumed", required=True, type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     die_with_launcher()

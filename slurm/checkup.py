@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, collect
 
 _REPETITIONS = 5
@@ -24,8 +25,8 @@ _TIMEOUT = timedelta(minutes=5)
 def main(argv: Sequence[str] | None = None) -> int:
     """Write this node's facts; rank 0 also writes the bandwidth."""
     parser = command.parser(__doc__, prog="slurm.checkup", example="python -m slurm.checkup --output doctor --path /scratch")
-    parser.add_argument("--output", required=True, type=Path, help="directory that slurm.doctor created")
-    parser.add_argument("--path", nargs="*", default=[], type=Path, help="file systems whose free space is checked")
+    add_option(parser, "--output", "directory that slurm.doctor created", required=True, type=Path)
+    add_option(parser, "--path", "file systems whose free space is checked", [], nargs="*", type=Path)
     arguments = parser.parse_args(argv)
     rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     facts = collect([*arguments.path, Path("/tmp"), Path("/dev/shm")], token=arguments.output / TOKEN_NAME)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from common.plain_files import read_json
 from slurm.chains.submissions import run_tag
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, first_step_finding, judge
@@ -40,16 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="number of nodes to check (default: 2)")
-    parser.add_argument(
-        "--output", required=True, type=output_directory, help="new directory for the nodes' reports, on a file system that all nodes share"
+    add_option(parser, "--nodes N", "number of nodes to check", 2)
+    add_option(
+        parser,
+        "--output",
+        "new directory for the nodes' reports, on a file system that all nodes share",
+        required=True,
+        type=output_directory,
     )
-    parser.add_argument(
-        "--wait-seconds", type=int, default=3600, metavar="S", help="seconds to wait for the job, including the queue (default: 3600)"
-    )
-    parser.add_argument("--run", type=Path, metavar="RUN", help="directory of a run: also compare its first step with its rehearsal")
-    parser.add_argument("--train", action="store_true", help="trial training on one node: losses, kill and resume, kernels, speeds, a hang")
-    parser.add_argument("--submit", action="store_true", help="submit the job and wait for it")
+    add_option(parser, "--wait-seconds S", "seconds to wait for the job, including the queue", 3600)
+    add_option(parser, "--run RUN", "directory of a run: also compare its first step with its rehearsal", type=Path)
+    add_option(parser, "--train", "trial training on one node: losses, kill and resume, kernels, speeds, a hang", action="store_true")
+    add_option(parser, "--submit", "submit the job and wait for it", action="store_true")
     arguments = parser.parse_args(argv)
     cluster, output = cluster_of(arguments), arguments.output
     if arguments.train:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from common.plain_files import read_json, read_text, write_json, write_text
 from recipes.runs.run_dir import RECIPE_NAME
 from recipes.runs.run_state import RunState, read_run_state, set_damaged_aside
@@ -48,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="slurm.link", example="python -m slurm.link begin --run runs/sl --submission 1")
     parser.add_argument("moment", choices=("begin", "end"), help="before or after training")
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--run", type=Path, help="directory of the run")
-    place.add_argument("--runs", type=Path, help="in a job array: file with the run and submission of each array index")
-    parser.add_argument("--submission", type=int, default=0, help="number of the submission that the link belongs to; with --run")
+    add_option(place, "--run", "directory of the run", type=Path)
+    add_option(place, "--runs", "in a job array: file with the run and submission of each array index", type=Path)
+    add_option(parser, "--submission", "number of the submission that the link belongs to; with --run", 0)
     arguments = parser.parse_args(argv)
     run_dir, submission = arguments.run, arguments.submission
     if arguments.runs:

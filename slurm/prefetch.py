@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from common import command
+from common.options import add_option
 from common.progress import Progress
 from data_prep.reading.evaluation_sets import HUB, EvaluationSet, read_sets
 from slurm.fetching.downloads import add_to_record, check_record, download, read_record, require_content, require_sha256
@@ -41,33 +42,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m slurm.prefetch --cluster vega --image docker://nvcr.io/nvidia/nemo:25.11 --hub facebook/opt-1.3b --wheels requirements.txt",
     )
     add_cluster_arguments(parser)
-    parser.add_argument(
-        "--image", metavar="SOURCE", help="source of the cluster's runtime.image, for example docker://nvcr.io/nvidia/nemo:25.11"
-    )
-    parser.add_argument(
+    add_option(parser, "--image SOURCE", "source of the cluster's runtime.image, for example docker://nvcr.io/nvidia/nemo:25.11")
+    add_option(
+        parser,
         "--file",
+        "file to download into files/, with its checksum (may be repeated)",
+        [],
         nargs=2,
         action="append",
-        default=[],
         metavar=("URL", "SHA256"),
-        help="file to download into files/, with its checksum (may be repeated)",
     )
-    parser.add_argument(
-        "--hub",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="models and data sets of the Hub: OWNER/NAME, dataset:OWNER/NAME or OWNER/NAME@REVISION",
+    add_option(
+        parser, "--hub NAME", "models and data sets of the Hub: OWNER/NAME, dataset:OWNER/NAME or OWNER/NAME@REVISION", [], nargs="+"
     )
-    parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="requirements file whose wheels to download into wheels/")
-    parser.add_argument(
-        "--evaluation", nargs="+", default=[], metavar="NAME", help="evaluation sets to download, by their names in `eval.prepare --list`"
-    )
-    parser.add_argument(
-        "--mirror", metavar="URL", help="base address of a mirror of the evaluation sets (default: their publishers' addresses)"
-    )
-    parser.add_argument("--environment", action="store_true", help="pack the cluster's runtime.venv into one file, for runtime.node_dir")
-    parser.add_argument("--check", action="store_true", help="verify the checksums of everything in the cache")
+    add_option(parser, "--wheels REQUIREMENTS", "requirements file whose wheels to download into wheels/", type=Path)
+    add_option(parser, "--evaluation NAME", "evaluation sets to download, by their names in `eval.prepare --list`", [], nargs="+")
+    add_option(parser, "--mirror URL", "base address of a mirror of the evaluation sets (default: their publishers' addresses)")
+    add_option(parser, "--environment", "pack the cluster's runtime.venv into one file, for runtime.node_dir", action="store_true")
+    add_option(parser, "--check", "verify the checksums of everything in the cache", action="store_true")
     arguments = parser.parse_args(argv)
     cluster = cluster_of(arguments)
     if cluster.cache_dir is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.command import suggested
+from common.options import add_option
 from common.plain_files import read_json
 from recipes.pipelines.file import Pipeline, Task, axes_of, command_of, dependencies_of, pipeline_from_mapping, tasks_of
 from recipes.pipelines.live_page import write_live_page
@@ -29,11 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__, prog="slurm.stage", example="python -m slurm.stage --pipeline work/submissions/001/pipeline.json --stage tokenizer"
     )
-    parser.add_argument("--pipeline", required=True, type=Path, help="frozen copy of the pipeline")
-    parser.add_argument("--stage", required=True, help="name of the stage")
-    parser.add_argument(
-        "--log-dir", type=Path, default=Path("."), help="directory of the job's log, named in the error message of a failure"
-    )
+    add_option(parser, "--pipeline", "frozen copy of the pipeline", required=True, type=Path)
+    add_option(parser, "--stage", "name of the stage", required=True)
+    add_option(parser, "--log-dir", "directory of the job's log, named in the error message of a failure", Path("."), type=Path)
     arguments = parser.parse_args(argv)
     pipeline = pipeline_from_mapping(read_json(arguments.pipeline))
     is_array = bool(axes_of(pipeline, arguments.stage))

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, render_report, report_run
 from slurm.stages.pipeline_report import FAILED, render_tasks, report_tasks
 from slurm.stages.pipeline_submission import read_sent
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the state of runs and pipelines."""
     parser = command.parser(__doc__, prog="slurm.status", example="python -m slurm.status runs/sl --json")
     parser.add_argument("directory", nargs="+", type=Path, help="directories of runs or pipelines")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each directory")
+    add_option(parser, "--json", "print one line of JSON for each directory", action="store_true")
     arguments = parser.parse_args(argv)
     codes = [_show(directory.resolve(), as_json=arguments.json) for directory in arguments.directory]
     return max(codes)

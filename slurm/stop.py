@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common import command
+from common.options import add_option
 from recipes.pipelines.file import output_of, tasks_of
 from recipes.runs.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import current_submission, jobs_of
@@ -25,9 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Ask the run to stop and wait until it has."""
     parser = command.parser(__doc__, prog="slurm.stop", example="python -m slurm.stop runs/sl")
     parser.add_argument("directory", type=Path, help="directory of the run or pipeline")
-    parser.add_argument(
-        "--timeout", type=float, default=900.0, metavar="SECONDS", help="seconds to wait for the end of the run (default: 900)"
-    )
+    add_option(parser, "--timeout SECONDS", "seconds to wait for the end of the run (default: 900)", 900.0)
     arguments = parser.parse_args(argv)
     directory = arguments.directory.resolve()
     sent = read_sent(directory)

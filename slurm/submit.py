@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from common import command
 from common.command import suggested
+from common.options import add_option
 from recipes.rehearsal.prediction import keep_rehearsal
 from recipes.rules.checks import check_run
 from recipes.rules.compose import compose_recipe
@@ -34,28 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
-    parser.add_argument(
-        "--output", required=True, type=output_directory, help="directory of the run, on a file system that all nodes share"
-    )
+    add_option(parser, "--output", "directory of the run, on a file system that all nodes share", required=True, type=output_directory)
     add_cluster_arguments(parser)
     add_time_argument(parser)
-    parser.add_argument("--name", help="name of the jobs in the queue (default: the name of the output directory)")
-    parser.add_argument(
-        "--links", type=int, default=ChainPlan.links, metavar="N", help=f"number of jobs in the chain (default: {ChainPlan.links})"
+    add_option(parser, "--name", "name of the jobs in the queue (default: the name of the output directory)")
+    add_option(parser, "--links N", "number of jobs in the chain", ChainPlan.links, type=int)
+    add_option(
+        parser, "--signal-seconds S", "seconds before the time limit at which training saves and exits", ChainPlan.signal_seconds, type=int
     )
-    parser.add_argument(
-        "--signal-seconds",
-        type=int,
-        default=ChainPlan.signal_seconds,
-        metavar="S",
-        help="seconds before the time limit at which training saves and exits (default: %(default)s)",
-    )
-    parser.add_argument(
+    add_option(
+        parser,
         "--rehearse",
+        "execute ranks of the run on simulated GPUs first; refuse the run if that fails or exceeds memory (docs/planner.md)",
         action="store_true",
-        help="execute ranks of the run on simulated GPUs first; refuse the run if that fails or exceeds memory (docs/planner.md)",
     )
-    parser.add_argument("--submit", action="store_true", help="submit the jobs")
+    add_option(parser, "--submit", "submit the jobs", action="store_true")
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)

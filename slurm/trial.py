@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common import command
+from common.options import add_option
 from common.plain_files import write_text
 from slurm.checks.trial import PARTS, RESULT_NAME, Trial
 
@@ -21,8 +22,8 @@ from slurm.checks.trial import PARTS, RESULT_NAME, Trial
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all parts and write what each found, or what kept it from it, as soon as it is there."""
     parser = command.parser(__doc__, prog="slurm.trial", example="python -m slurm.trial --output doctor")
-    parser.add_argument("--output", required=True, type=Path, help="directory that slurm.doctor created")
-    parser.add_argument("--devices", type=int, metavar="N", help="number of processes without a GPU (default: the node's GPUs, or 4)")
+    add_option(parser, "--output", "directory that slurm.doctor created", required=True, type=Path)
+    add_option(parser, "--devices N", "number of processes without a GPU (default: the node's GPUs, or 4)", type=int)
     arguments = parser.parse_args(argv)
     import torch
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.command import suggested
-from common.options import add_options, given
+from common.options import add_option, add_options, given
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import CPU, GPU, ROOT
 from slurm.jobs.queue import send_job
@@ -59,29 +59,23 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m slurm.watch --cluster vega --account b25 --run runs/sl --output runs/sl_evaluations --workers 2 --time 04:00:00"
         " -- --text sl=heldout.sl.txt --tasks sl_generative --data eval_data",
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="directory of the training run (output of recipes.train)")
-    parser.add_argument(
-        "--output",
+    add_option(parser, "--run DIR", "directory of the training run (output of recipes.train)", type=Path, required=True)
+    add_option(
+        parser,
+        "--output DIR",
+        "directory for queue, results and logs, on a file system that all nodes share",
         type=output_directory,
         required=True,
-        metavar="DIR",
-        help="directory for queue, results and logs, on a file system that all nodes share",
     )
     add_cluster_arguments(parser)
     add_time_argument(parser)
     add_options(parser, WatchPlan, "workers", "rounds", "gpus")
-    parser.add_argument("--on-cpus", action="store_true", help="use the CPU partition")
+    add_option(parser, "--on-cpus", "use the CPU partition", action="store_true")
     add_options(parser, WatchPlan, "signal_seconds")
-    parser.add_argument(
-        "--once", action="store_true", help="workers exit when the queue is empty, instead of watching until the run is over"
-    )
-    parser.add_argument(
-        "--every", type=float, metavar="SECONDS", help="seconds between two checks for new checkpoints (default: that of eval.watch)"
-    )
-    parser.add_argument(
-        "--idle-minutes", type=float, metavar="M", help="minutes without a new checkpoint after which workers exit (default: never)"
-    )
-    parser.add_argument("--submit", action="store_true", help="submit the jobs")
+    add_option(parser, "--once", "workers exit when the queue is empty, instead of watching until the run is over", action="store_true")
+    add_option(parser, "--every SECONDS", "seconds between two checks for new checkpoints (default: that of eval.watch)", type=float)
+    add_option(parser, "--idle-minutes M", "minutes without a new checkpoint after which workers exit (default: never)", type=float)
+    add_option(parser, "--submit", "submit the jobs", action="store_true")
     parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings, as eval.harness takes them")
     return parser
 

@@ -7,50 +7,42 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.options import add_options
+from common.options import add_option, add_options
 from data_prep.reading.documents import SUFFIXES_IN_WORDS, add_format_arguments
 from eval.running.backends import Machine, Settings
 
 
 def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     """Models, texts, tasks and settings."""
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        required=True,
-        metavar="[NAME=]FOLDER",
-        help="Hugging Face folders or LoRA adapters; NAME is the name in the results",
+    add_option(
+        parser, "--model [NAME=]FOLDER", "Hugging Face folders or LoRA adapters; NAME is the name in the results", nargs="+", required=True
     )
-    parser.add_argument(
-        "--base", type=Path, metavar="DIR", help="base model of LoRA adapters (PEFT) in --model, if their config names no local folder"
-    )
-    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({SUFFIXES_IN_WORDS})")
+    add_option(parser, "--base DIR", "base model of LoRA adapters (PEFT) in --model, if their config names no local folder", type=Path)
+    add_option(parser, "--text NAME=FILE", f"held-out texts ({SUFFIXES_IN_WORDS})", [], nargs="+")
     add_format_arguments(parser)
-    parser.add_argument(
-        "--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks, of --task-dir and of lm-eval itself"
-    )
-    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="additional folders of lm-eval tasks")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
-    parser.add_argument(
-        "--hub",
+    add_option(parser, "--tasks TASK", "lm-eval tasks of eval/tasks, of --task-dir and of lm-eval itself", [], nargs="+")
+    add_option(parser, "--task-dir DIR", "additional folders of lm-eval tasks", [], nargs="+", type=Path)
+    add_option(parser, "--data DIR", "evaluation data of the papers' tasks, see docs/evaluation.md")
+    add_option(
+        parser,
+        "--hub DIR",
+        "data sets of lm-eval's own tasks: the cache of slurm.prefetch, or a folder with OWNER/NAME below it",
         type=Path,
-        metavar="DIR",
-        help="data sets of lm-eval's own tasks: the cache of slurm.prefetch, or a folder with OWNER/NAME below it",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
-    parser.add_argument(
-        "--metadata",
-        default="{}",
-        metavar="JSON",
-        help="metadata for the tasks, as in lm-eval: shots, seed, split, items; wording (Slovene sets); beams (tasks that sample)",
+    add_option(parser, "--limit N", "ask only the first N rows of each task", type=int)
+    add_option(
+        parser,
+        "--metadata JSON",
+        "metadata for the tasks, as in lm-eval: shots, seed, split, items; wording (Slovene sets); beams (tasks that sample)",
+        "{}",
     )
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer for ROUGE, for summarisation tasks")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
-    parser.add_argument(
-        "--run",
+    add_option(parser, "--rouge-tokenizer DIR", "Hugging Face tokenizer for ROUGE, for summarisation tasks")
+    add_option(parser, "--output DIR", "folder to write: one folder of results per model", type=Path, required=True)
+    add_option(
+        parser,
+        "--run DIR",
+        "training run (output of recipes.train) that the models are checkpoints of: scores are logged with its curves",
         type=Path,
-        metavar="DIR",
-        help="training run (output of recipes.train) that the models are checkpoints of: scores are logged with its curves",
     )
     add_options(parser, Settings)
     add_vllm_arguments(parser)
@@ -59,11 +51,11 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
     """What vLLM's engine is to be given."""
-    parser.add_argument(
-        "--vllm-arguments",
-        default="{}",
-        metavar="JSON",
-        help='arguments of vLLM\'s engine, such as {"gpu_memory_utilization": 0.6, "tensor_parallel_size": 2, "enforce_eager": true}',
+    add_option(
+        parser,
+        "--vllm-arguments JSON",
+        'arguments of vLLM\'s engine, such as {"gpu_memory_utilization": 0.6, "tensor_parallel_size": 2, "enforce_eager": true}',
+        "{}",
     )
 
 

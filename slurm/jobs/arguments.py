@@ -6,28 +6,21 @@ import argparse
 import os
 from pathlib import Path
 
+from common.options import add_option
 from slurm.jobs.job import ROOT, parse_time_limit
 from slurm.sites.cluster import Cluster, cluster_names, load_cluster
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """The cluster and what differs from its file."""
-    parser.add_argument(
-        "--cluster", required=True, help=f"cluster to run on: bundled ({', '.join(cluster_names())}), or a YAML file of your own"
-    )
-    parser.add_argument("--account", help="Slurm account to charge; short for --set account=NAME")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="key=value",
-        help="override of the cluster file, for example runtime.image=/scratch/nemo.sif",
-    )
+    add_option(parser, "--cluster", f"cluster to run on: bundled ({', '.join(cluster_names())}), or a YAML file of your own", required=True)
+    add_option(parser, "--account", "Slurm account to charge; short for --set account=NAME")
+    add_option(parser, "--set key=value", "override of the cluster file, for example runtime.image=/scratch/nemo.sif", [], action="append")
 
 
 def add_time_argument(parser: argparse.ArgumentParser) -> None:
     """The time limit of a job."""
-    parser.add_argument("--time", metavar="HH:MM:SS", help="time limit of each job (default: that of the partition)")
+    add_option(parser, "--time HH:MM:SS", "time limit of each job (default: that of the partition)")
 
 
 def output_directory(text: str) -> Path:
