@@ -58,9 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="benchmarks.all",
-        example="python -m benchmarks.all --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
+        __doc__, example="python -m benchmarks.all --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python"
     )
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     folder: dict[str, Any] = {"type": Path, "metavar": "DIR"}

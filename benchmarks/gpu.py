@@ -254,7 +254,7 @@ def measure(bench: Bench, *, tiny: bool) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, prog="benchmarks.gpu", example="python -m benchmarks.gpu --minutes 12")
+    parser = command.parser(__doc__, example="python -m benchmarks.gpu --minutes 12")
     parser.add_argument("--minutes", type=float, default=12, metavar="N", help="for all; what no longer fits in is left out (default: 12)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="(default: cuda)")
     parser.add_argument("--tiny", action="store_true", help="models that a CPU trains in seconds, to try the command")

@@ -75,7 +75,7 @@ def _commit() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the rows, or run them."""
-    parser = command.parser(__doc__, prog="benchmarks.papers", example="python -m benchmarks.papers --run 'gams T1' 'sava T3'")
+    parser = command.parser(__doc__, example="python -m benchmarks.papers --run 'gams T1' 'sava T3'")
     parser.add_argument("paper", nargs="?", choices=tuple(PAPERS), help="paper to list (default: all)")
     parser.add_argument(
         "--run", nargs="*", metavar="NAME", help="run these rows, such as 'gams T1' (default: all rows, or all of the paper)"

@@ -120,7 +120,7 @@ def summary(name: str, errors: Sequence[float]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, prog="benchmarks.planner", example="python -m benchmarks.planner --fit")
+    parser = command.parser(__doc__, example="python -m benchmarks.planner --fit")
     parser.add_argument("--fit", action="store_true", help="fit the shares, also leaving out each row in turn (10 seconds)")
     arguments: argparse.Namespace = parser.parse_args(argv)
     every = rows()

@@ -79,10 +79,10 @@ def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> 
     raise AssertionError("every command parses its arguments with `parser` first")
 
 
-def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentParser:
-    """An argument parser whose help is a module's docstring and ends with an example."""
+def parser(doc: str | None, *, example: str, prog: str = "") -> argparse.ArgumentParser:
+    """An argument parser whose help is a module's docstring and ends with an example, which begins with `python -m MODULE`."""
     return _Parser(
-        prog=f"python -m {prog}",
+        prog=" ".join(example.split()[:3]),
         description=(doc or "").strip(),
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

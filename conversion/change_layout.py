@@ -20,7 +20,7 @@ from conversion.layouts.moving import LAYOUTS, STAGE, change
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and move."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run --to megatron-bridge --output work/bridge")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input work/run --to megatron-bridge --output work/bridge")
     add_option(parser, "--input", "checkpoint folder, or a folder of several, of which the newest is used", type=Path, required=True)
     add_option(parser, "--to", "target layout", choices=LAYOUTS, required=True)
     add_option(parser, "--output", "folder to write", type=Path, required=True)

@@ -148,7 +148,7 @@ def _read_list(path: Path) -> tuple[list[str | int], bool]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and edit."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf --untie --output work/hf_untied")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input work/hf --untie --output work/hf_untied")
     add_option(parser, "--input", "Hugging Face checkpoint folder", type=Path, required=True)
     add_option(parser, "--output", "folder to write", type=Path, required=True)
     one = parser.add_mutually_exclusive_group(required=True)

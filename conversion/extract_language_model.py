@@ -80,7 +80,7 @@ def _own_name(name: str) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and extract."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input mistral-small-3.1/ --output work/mistral-small")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input mistral-small-3.1/ --output work/mistral-small")
     add_option(parser, "--input", "Hugging Face checkpoint folder of the multimodal model", type=Path, required=True)
     add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)

@@ -89,9 +89,7 @@ def _write_generation_config(directory: Path, ids: dict[str, int | None]) -> Non
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
-    parser = command.parser(
-        __doc__, prog=STAGE, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2"
-    )
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2")
     add_option(parser, "--input", ".gguf file; of a split file, any part", type=Path, required=True)
     add_option(parser, "--dtype", "dtype of the weights to write", "bfloat16", choices=DTYPES)
     add_option(parser, "--tokenizer", "folder of a Hugging Face tokenizer to use instead of the one in the file", type=Path)

@@ -127,7 +127,7 @@ def _sentences(hf: HFCheckpoint, *, quantized: bool) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input models/opt-125m --output work/nemo/opt-125m")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input models/opt-125m --output work/nemo/opt-125m")
     add_option(parser, "--input", "Hugging Face checkpoint folder: config.json, weights, tokenizer", type=Path, required=True)
     add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)

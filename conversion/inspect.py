@@ -17,7 +17,7 @@ from conversion.inspection import describe
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, look and print."""
-    parser = command.parser(__doc__, prog="conversion.inspect", example="python -m conversion.inspect work/run")
+    parser = command.parser(__doc__, example="python -m conversion.inspect work/run")
     parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several checkpoints")
     add_option(parser, "--json", "print JSON instead of text", action="store_true")
     add_option(parser, "--deep", "read every value: finds NaN, infinity and changes since the manifest was written", action="store_true")

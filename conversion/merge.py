@@ -323,7 +323,7 @@ def _with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     example = f"python -m {STAGE} --base llama-3.2-1b --add llama-3.2-1b-instruct:1.0 --to work/trained --output work/chat"
-    parser = command.parser(__doc__, prog=STAGE, example=example)
+    parser = command.parser(__doc__, example=example)
     what = parser.add_mutually_exclusive_group(required=True)
     add_option(what, "--models [NAME=]DIR[:WEIGHT]", "Hugging Face checkpoints to merge, each with a weight (default: 1)", nargs="+")
     add_option(what, "--add [NAME=]DIR[:WEIGHT]", "chat vectors: checkpoints whose difference from --base is added to --to", nargs="+")

@@ -230,7 +230,7 @@ def _digest(nemo: NeMoCheckpoint, manifest: Manifest | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
     add_option(
         parser, "--input", "NeMo checkpoint folder (weights/ and context/), or a run, of which the newest is used", type=Path, required=True
     )

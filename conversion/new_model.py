@@ -117,7 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and make the model."""
     parser = command.parser(
         __doc__,
-        prog=STAGE,
         example=f"python -m {STAGE} --tokenizer work/tokenizer-en --num-layers 4 --hidden-size 128 --num-attention-heads 4 --ffn-size 512 \\\n"
         "      --max-positions 128 --seed 1 --output work/opt-tiny",
     )

@@ -211,7 +211,7 @@ def _same(first: Any, second: Any) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, convert and say what was compared."""
     parser = command.parser(
-        __doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf/gams --llama-cpp ~/llama.cpp --type bf16 --output work/gguf/gams"
+        __doc__, example=f"python -m {STAGE} --input work/hf/gams --llama-cpp ~/llama.cpp --type bf16 --output work/gguf/gams"
     )
     add_option(parser, "--input", "Hugging Face checkpoint folder, for example of conversion.nemo_to_hf", type=Path, required=True)
     add_option(parser, "--llama-cpp DIR", f"source folder of llama.cpp, with {SCRIPT_NAME}", type=Path, required=True)

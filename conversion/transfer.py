@@ -75,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser(method: str | None) -> argparse.ArgumentParser:
     parser = command.parser(
         f"{__doc__}\n`--method NAME --help` shows the options of one method; without a name, all options are shown.",
-        prog="conversion.transfer",
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
     add_transfer_options(parser, method=method)

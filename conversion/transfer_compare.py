@@ -198,7 +198,6 @@ def _progress(measurement: Measurement, texts: Sequence[Text]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog=STAGE,
         example="python -m conversion.transfer_compare --source opt-1.3b/ --tokenizer slovene/ --text sl.jsonl.gz \\\n"
         "      --heldout sl=heldout.sl.txt --steps 50 --output comparison/",
     )

@@ -332,7 +332,7 @@ def _is_within(found: Distance, allowed: Distance) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, print the results, and exit with 1 if anything differs."""
     example = f"python -m {STAGE} models/opt-125m work/nemo/opt-125m --tensor-parallel-size 1 2"
-    parser = command.parser(__doc__, prog=STAGE, example=example)
+    parser = command.parser(__doc__, example=example)
     parser.add_argument("a", type=Path, help="first checkpoint folder (Hugging Face, NeMo, Megatron-LM or Megatron-Bridge)")
     parser.add_argument("b", type=Path, help="second checkpoint folder")
     add_option(parser, "--tensor-parallel-size", "tensor parallel sizes to run Megatron at (default: 1)", [1], type=int, nargs="+")

@@ -129,9 +129,7 @@ def _write_samples(directory: Path, jobs: Sequence[Shard], rules: CleanRules) ->
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="data_prep.clean",
-        example="python -m data_prep.clean --input theses=kas.jsonl.gz --problem-runs sl --min-words 5 --output cleaned/",
+        __doc__, example="python -m data_prep.clean --input theses=kas.jsonl.gz --problem-runs sl --min-words 5 --output cleaned/"
     )
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)

@@ -161,7 +161,6 @@ def known_table() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="data_prep.collect",
         example="python -m data_prep.collect --input books=books/ news=news.parquet --language books=sl news=sl --output collected/",
     )
     add_named_input_argument(parser)

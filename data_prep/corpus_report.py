@@ -18,9 +18,7 @@ from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, ke
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="data_prep.corpus_report",
-        example="python -m data_prep.corpus_report --clean cleaned/ --dedup unique/ --compare cleaned-standard/ --output page/",
+        __doc__, example="python -m data_prep.corpus_report --clean cleaned/ --dedup unique/ --compare cleaned-standard/ --output page/"
     )
     add_option(parser, "--clean DIR", "output of data_prep.clean", type=Path, required=True)
     add_option(parser, "--dedup DIR", "output of data_prep.dedup for the same corpora", type=Path)

@@ -219,7 +219,6 @@ def _protecting(scanner: Scanner, n: int = OnionSettings.n) -> Scanner:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="data_prep.dedup",
         example="python -m data_prep.dedup --input books=novels.jsonl.gz theses.jsonl.gz --input web=crawl.jsonl.gz"
         " --against heldout.jsonl --output deduplicated/",
     )

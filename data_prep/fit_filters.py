@@ -29,9 +29,7 @@ _LOOKED_AT = 200  # texts
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="data_prep.fit_filters",
-        example="python -m data_prep.fit_filters --input wikipedia.sl.jsonl.gz --language sl --output filters.sl.yaml",
+        __doc__, example="python -m data_prep.fit_filters --input wikipedia.sl.jsonl.gz --language sl --output filters.sl.yaml"
     )
     add_input_arguments(parser)
     add_option(parser, "--language LANG", "language of the reference text (ISO 639 code)", required=True)

@@ -170,7 +170,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, look and print."""
     parser = command.parser(
         __doc__,
-        prog="data_prep.inspect",
         example="python -m data_prep.inspect data/ --tokenizer tokenizer/ --window 0 --sequence-length 2048 --num-samples 100000 --seed 1234",
     )
     parser.add_argument("path", type=Path, nargs="+", metavar="DATA", help="output of data_prep.to_megatron, or path of a .bin")

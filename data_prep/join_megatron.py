@@ -82,11 +82,7 @@ def _parts(directories: Sequence[Path], manifests: Sequence[Manifest], progress:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Join datasets into a new one."""
-    parser = command.parser(
-        __doc__,
-        prog="data_prep.join_megatron",
-        example="python -m data_prep.join_megatron --input parts/0 parts/1 parts/2 --output data/",
-    )
+    parser = command.parser(__doc__, example="python -m data_prep.join_megatron --input parts/0 parts/1 parts/2 --output data/")
     add_option(parser, "--input DIR", "outputs of data_prep.to_megatron, in order", type=Path, nargs="+", required=True)
     add_option(parser, "--output DIR", "new directory", type=Path, required=True)
     arguments = parser.parse_args(argv)

@@ -360,7 +360,6 @@ def _number(text: str, option: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="data_prep.mixture",
         example="python -m data_prep.mixture --corpora deduplicated/corpora.yaml --tokenizer new=tokenizer/ old=opt-1.3b"
         " --budget language:it=75% language:en=25% --tokens 3e9 --epochs novels=4 --leave-out domain:web --output mixture/",
     )

@@ -114,9 +114,7 @@ def _parts(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make a data set in a new directory."""
-    parser = command.parser(
-        __doc__, prog=QA_STAGE, example=f"python -m {QA_STAGE} --input pairs.jsonl --tokenizer opt-1.3b/ --output work/pairs"
-    )
+    parser = command.parser(__doc__, example=f"python -m {QA_STAGE} --input pairs.jsonl --tokenizer opt-1.3b/ --output work/pairs")
     add_option(parser, "--input FILE", "JSON lines files, also compressed", type=Path, nargs="+", required=True)
     add_option(parser, "--tokenizer DIR", "folder of the tokenizer", type=Path, required=True)
     add_option(parser, "--output DIR", "new directory", type=Path, required=True)

@@ -158,11 +158,7 @@ def _no_text(records: Sequence[ShardRecord]) -> ValueError:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Tokenize files into a directory of `text.bin`, `text.idx`, `lines.npy` and `scion.json`."""
-    parser = command.parser(
-        __doc__,
-        prog="data_prep.to_megatron",
-        example="python -m data_prep.to_megatron --input news.jsonl.gz --tokenizer tokenizer/ --output data/",
-    )
+    parser = command.parser(__doc__, example="python -m data_prep.to_megatron --input news.jsonl.gz --tokenizer tokenizer/ --output data/")
     add_input_arguments(parser)
     add_option(parser, "--tokenizer DIR", "folder of a Hugging Face tokenizer", type=Path, required=True)
     add_option(parser, "--output DIR", "new directory", type=Path, required=True)

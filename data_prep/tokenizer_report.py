@@ -24,7 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare tokenizers into a new directory."""
     parser = command.parser(
         __doc__,
-        prog="data_prep.tokenizer_report",
         example="python -m data_prep.tokenizer_report --tokenizer opt=opt-1.3b tokenizers/ --input sl=heldout.sl.jsonl en=heldout.en.jsonl"
         " --parallel ntrex.tsv --parallel-columns en sl --lexicon sloleks.tsv --output report/",
     )

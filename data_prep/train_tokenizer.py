@@ -151,7 +151,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train tokenizers into a directory, or directories, that `AutoTokenizer.from_pretrained` loads."""
     parser = command.parser(
         __doc__,
-        prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
     add_option(parser, "--input FILE", f"text files or folders ({SUFFIXES_IN_WORDS})", type=Path, nargs="+")

@@ -13,7 +13,7 @@ from common.progress import show
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line per patch and every problem."""
-    parser = command.parser(__doc__, prog="nemo_patches.catalogue", example="python -m nemo_patches.catalogue")
+    parser = command.parser(__doc__, example="python -m nemo_patches.catalogue")
     parser.parse_args(argv)
     show("loading NeMo")
 

@@ -76,7 +76,7 @@ def test_more_workers_than_a_machine_can_start_are_refused() -> None:
 
 
 def test_help_shows_the_docstring_and_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = command.parser("One idea.\n\nMore: 50 %.", prog="stage.name", example="python -m stage.name --input x")
+    parser = command.parser("One idea.\n\nMore: 50 %.", example="python -m stage.name --input x")
     with pytest.raises(SystemExit) as end:
         parser.parse_args(["--help"])
     shown = capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_help_shows_the_docstring_and_ends_with_the_example(capsys: pytest.Captu
 
 
 def test_abbreviations_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = command.parser(None, prog="p", example="")
+    parser = command.parser(None, example="")
     parser.add_argument("--output")
     with pytest.raises(SystemExit) as end:
         parser.parse_args(["--out", "x"])

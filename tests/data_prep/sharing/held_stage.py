@@ -25,9 +25,7 @@ _LIMIT_SECONDS = 300.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """A command whose twelve tasks write down who does them."""
-    parser = command.parser(
-        __doc__, prog="held_stage", example="python -m tests.data_prep.sharing.held_stage diary wrong --ray --output out"
-    )
+    parser = command.parser(__doc__, example="python -m tests.data_prep.sharing.held_stage diary wrong --ray --output out")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("diary", type=Path)
     parser.add_argument("what", choices=["held", "deadly", "wrong"])
