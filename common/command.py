@@ -79,7 +79,7 @@ def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> 
     raise AssertionError("every command parses its arguments with `parser` first")
 
 
-def parser(doc: str | None, *, example: str, prog: str = "") -> argparse.ArgumentParser:
+def parser(doc: str | None, *, example: str) -> argparse.ArgumentParser:
     """An argument parser whose help is a module's docstring and ends with an example, which begins with `python -m MODULE`."""
     return _Parser(
         prog=" ".join(example.split()[:3]),

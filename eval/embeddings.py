@@ -77,11 +77,7 @@ def write_outputs(similarities: Similarities, directory: Path, *, norm: str, see
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__,
-        prog="eval.embeddings",
-        example="python -m eval.embeddings --model helper=helper/ before=hf_0/ after=hf/ --output likeness/",
-    )
+    parser = command.parser(__doc__, example="python -m eval.embeddings --model helper=helper/ before=hf_0/ after=hf/ --output likeness/")
     add_option(parser, "--model [NAME=]FOLDER", "two or more Hugging Face folders", nargs="+", required=True)
     add_option(parser, "--output DIR", "folder to write: similarity.html, .png, .csv and anchors.json", type=Path, required=True)
     add_option(parser, "--norm", "similarity to an anchor: dot product or cosine (default: %(default)s, as SAVA)", "dot", choices=NORMS)

@@ -221,9 +221,7 @@ def _described(figure: Figure) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__, prog="eval.figures", example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/"
-    )
+    parser = command.parser(__doc__, example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/")
     parser.add_argument("kind", choices=KINDS, help="figure to draw")
     add_option(parser, "--run [NAME=]DIR", "loss, optionally suite: training runs, folders of recipes.train", [], nargs="+")
     add_option(parser, "--against", "loss: unit of the horizontal axis", "steps", choices=tuple(_AGAINST))

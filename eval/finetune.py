@@ -258,7 +258,7 @@ def cuts_note(task: Task, results: Sequence[Mapping[str, Any]], languages: Seque
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__, prog=STAGE, example=f"python -m {STAGE} --model xlmr=xlm-r/ ofa=hf/ --data eval_data/ --tasks ner pos --output results/"
+        __doc__, example=f"python -m {STAGE} --model xlmr=xlm-r/ ofa=hf/ --data eval_data/ --tasks ner pos --output results/"
     )
     add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders of encoders", nargs="+", required=True)
     add_option(parser, "--tasks", "tasks to fine-tune on (default: all three)", list(TASKS), nargs="+", choices=tuple(TASKS))

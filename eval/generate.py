@@ -152,7 +152,6 @@ def generate_for(
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="eval.generate",
         example="python -m eval.generate --model source=opt/ sl=work/trained --prompts prompts.jsonl --settings speed --output generated/",
     )
     add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders, the source model first", nargs="+", required=True)

@@ -70,7 +70,6 @@ def _score_text(score: Mapping[str, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="eval.harness",
         example="python -m eval.harness --model hf/ --text sl=heldout.sl.txt en=heldout.en.txt --tasks completion_sl --output results/",
     )
     add_harness_arguments(parser)

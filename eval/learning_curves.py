@@ -321,9 +321,7 @@ def write_outputs(comparison: Comparison, directory: Path, *, title: str, contin
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__, prog="eval.learning_curves", example="python -m eval.learning_curves --results results/ --output learning_curves/"
-    )
+    parser = command.parser(__doc__, example="python -m eval.learning_curves --results results/ --output learning_curves/")
     add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
     add_option(parser, "--continuations DIR", "output of eval.generate whose texts to show on the page", type=Path)
     add_option(parser, "--output DIR", "folder to write: learning_curves.html, .png, .svg, .md and .csv", type=Path, required=True)

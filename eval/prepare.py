@@ -170,9 +170,7 @@ def listing() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__, prog="eval.prepare", example="python -m eval.prepare si_nli superglue_sl --source downloads/ --output eval_data/"
-    )
+    parser = command.parser(__doc__, example="python -m eval.prepare si_nli superglue_sl --source downloads/ --output eval_data/")
     parser.add_argument("names", nargs="*", metavar="NAME", help="evaluation sets to prepare, by their names in --list")
     add_option(parser, "--source DIR", "folder with the published files", type=Path)
     add_option(parser, "--output DIR", "folder of evaluation data, for --data of eval.harness", type=Path)

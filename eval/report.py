@@ -92,9 +92,7 @@ def _inputs(report: Report, efficiency: Sequence[Path], run_dirs: Sequence[Path]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__, prog="eval.report", example="python -m eval.report --results results/ --baseline source --output report/"
-    )
+    parser = command.parser(__doc__, example="python -m eval.report --results results/ --baseline source --output report/")
     add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
     add_option(
         parser, "--output DIR", "folder to write: report.html, report.md, scores.csv, tables.tex, items.html", type=Path, required=True

@@ -74,9 +74,7 @@ def _chat_of_result(result: Mapping[str, Any]) -> Chat | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="eval.rescore",
-        example="python -m eval.rescore --results results/focus --tasks sl_senta_5shot --data eval_data/ --output rescored/",
+        __doc__, example="python -m eval.rescore --results results/focus --tasks sl_senta_5shot --data eval_data/ --output rescored/"
     )
     add_option(parser, "--results DIR", "models' folders of results, from eval.harness", nargs="+", type=Path, required=True)
     add_option(parser, "--tasks TASK", "tasks to score again", nargs="+", required=True)

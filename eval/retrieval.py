@@ -134,9 +134,7 @@ def table(results: dict[str, dict[str, Estimate]], head: Sequence[str]) -> tuple
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog=STAGE,
-        example=f"python -m {STAGE} --model before=xlm-r/ after=hf/ --tatoeba xtreme/tatoeba --head slv hrv --output retrieval/",
+        __doc__, example=f"python -m {STAGE} --model before=xlm-r/ after=hf/ --tatoeba xtreme/tatoeba --head slv hrv --output retrieval/"
     )
     add_option(parser, "--model [NAME=]FOLDER", "Hugging Face folders", nargs="+", required=True)
     add_option(parser, "--tatoeba DIR", "folder with XTREME's files: tatoeba.slv-eng.slv, tatoeba.slv-eng.eng ...", type=Path)

@@ -42,7 +42,6 @@ PROMPTS = tuple(sorted(path.stem.removeprefix("instructions_") for path in (TASK
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog=STAGE,
         example="python -m eval.skills --source smollm2-base/ --instruct smollm2-instruct/ --graft work/trained \\\n"
         "      --text sl=heldout.sl.txt en=heldout.en.txt --output skills/",
     )

@@ -133,11 +133,7 @@ def _fitting_prompts(asked: Sequence[Mapping[str, Any]], checkpoint: Any, settin
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__,
-        prog="eval.slobench",
-        example="python -m eval.slobench --model hf/ --data eval_data/ --wording 2024-07 --output submission/",
-    )
+    parser = command.parser(__doc__, example="python -m eval.slobench --model hf/ --data eval_data/ --wording 2024-07 --output submission/")
     add_option(parser, "--model DIR", "Hugging Face folder, or a LoRA adapter", type=Path, required=True)
     add_option(parser, "--data DIR", "output of eval.prepare superglue_sl si_nli, with the unlabelled test rows")
     add_option(parser, "--wording", "version of the prompts; 2024-07 is the paper's", "2024-10", choices=tuple(WORDINGS))

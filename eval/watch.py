@@ -45,9 +45,7 @@ def _leave_in_time(signum: int, frame: FrameType | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        __doc__,
-        prog="eval.watch",
-        example="python -m eval.watch --run work/run --output work/evaluations -- --text sl=heldout.sl.txt --tasks completion_sl",
+        __doc__, example="python -m eval.watch --run work/run --output work/evaluations -- --text sl=heldout.sl.txt --tasks completion_sl"
     )
     add_option(parser, "--run DIR", "directory of the training run (output of recipes.train)", type=Path, required=True)
     add_option(parser, "--output DIR", "folder of queue/, results/, logs/ and exports/", type=Path, required=True)

@@ -16,7 +16,7 @@ from recipes.rules.page import explanations
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what a key is, or all keys."""
-    parser = command.parser(__doc__, prog="recipes.explain", example="python -m recipes.explain training.replay")
+    parser = command.parser(__doc__, example="python -m recipes.explain training.replay")
     parser.add_argument(
         "key", nargs="*", help="keys to explain, such as training.replay, languages.sl.texts or schedule.learning_rate (default: all)"
     )

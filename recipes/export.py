@@ -25,7 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check the recipe as for a run, and write it in the other program's words."""
     parser = command.parser(
         __doc__,
-        prog="recipes.export",
         example="python -m recipes.export --recipe gams/multi_epoch --to megatron-bridge --output work/bridge"
         " model.checkpoint=nemo/sl data.train=[data/sl]",
     )

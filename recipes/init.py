@@ -28,9 +28,7 @@ _MOST_PROCESSES = 2  # on a CPU, each of which holds the model and the optimizer
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file."""
     parser = command.parser(
-        __doc__,
-        prog="recipes.init",
-        example="python -m recipes.init slovene.yaml --source llama-3.2-1b/ --language sl=texts/ en=english.jsonl.gz",
+        __doc__, example="python -m recipes.init slovene.yaml --source llama-3.2-1b/ --language sl=texts/ en=english.jsonl.gz"
     )
     parser.add_argument("file", nargs="?", type=Path, help="file to write (default: project.yaml, with --recipe recipe.yaml)")
     add_option(

@@ -153,7 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan; exit 2 with all problems, and 1 where a rehearsed rank does not fit its GPU."""
     parser = command.parser(
         __doc__,
-        prog="recipes.plan",
         example="python -m recipes.plan --recipe gams/focus --json model.checkpoint=nemo data.train=[data/sl] data.validation=data/heldout",
     )
     what = parser.add_mutually_exclusive_group(required=True)

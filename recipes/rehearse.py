@@ -26,9 +26,7 @@ from recipes.rules.schema import Recipe
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rehearse and report; exit 1 where a rank does not fit its GPU, and 2 with one sentence where the recipe cannot run."""
-    parser = command.parser(
-        __doc__, prog="recipes.rehearse", example="python -m recipes.rehearse --recipe gams/focus --ranks first,last model.method=null"
-    )
+    parser = command.parser(__doc__, example="python -m recipes.rehearse --recipe gams/focus --ranks first,last model.method=null")
     add_option(parser, "--recipe", "name of a bundled recipe, or a YAML file", required=True)
     which = parser.add_mutually_exclusive_group()
     add_option(which, "--rank R", "rank to rehearse (default: 0)", type=int)

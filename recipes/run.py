@@ -30,7 +30,7 @@ from recipes.rules.schema import raise_all
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plan, check and print; then run."""
-    parser = command.parser(__doc__, prog="recipes.run", example="python -m recipes.run recipes/projects/demo_tiny.yaml --until tokenizer")
+    parser = command.parser(__doc__, example="python -m recipes.run recipes/projects/demo_tiny.yaml --until tokenizer")
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the project file, such as training.steps=20")
     add_option(parser, "--eject FILE", "write the stages of a project as a pipeline file; run nothing", type=Path)

@@ -60,7 +60,7 @@ def _shown(value: Any) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables."""
-    command.parser(__doc__, prog="recipes.sources", example="python -m recipes.sources").parse_args(argv)
+    command.parser(__doc__, example="python -m recipes.sources").parse_args(argv)
     print(tables(), end="")
     return command.DONE
 

@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check everything, then train."""
     parser = command.parser(
         __doc__,
-        prog="recipes.train",
         example="python -m recipes.train --recipe gams/focus --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl] data.validation=data/heldout",
     )
     add_option(parser, "--recipe", "name of a bundled recipe, or a YAML file", required=True)

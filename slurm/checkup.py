@@ -24,7 +24,7 @@ _TIMEOUT = timedelta(minutes=5)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write this node's facts; rank 0 also writes the bandwidth."""
-    parser = command.parser(__doc__, prog="slurm.checkup", example="python -m slurm.checkup --output doctor --path /scratch")
+    parser = command.parser(__doc__, example="python -m slurm.checkup --output doctor --path /scratch")
     add_option(parser, "--output", "directory that slurm.doctor created", required=True, type=Path)
     add_option(parser, "--path", "file systems whose free space is checked", [], nargs="*", type=Path)
     arguments = parser.parse_args(argv)

@@ -36,9 +36,7 @@ _LOG_LINES = 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, print, and say by the exit code whether all is well."""
-    parser = command.parser(
-        __doc__, prog="slurm.doctor", example="python -m slurm.doctor --cluster vega --account b25 --nodes 4 --output doctor --submit"
-    )
+    parser = command.parser(__doc__, example="python -m slurm.doctor --cluster vega --account b25 --nodes 4 --output doctor --submit")
     add_cluster_arguments(parser)
     add_time_argument(parser)
     add_option(parser, "--nodes N", "number of nodes to check", 2)

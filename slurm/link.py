@@ -46,7 +46,7 @@ _PATIENCE_SECONDS = 600.0  # with a controller of Slurm that does not answer; gi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Begin or end one attempt; the exit code of `begin` says whether the training is to start."""
-    parser = command.parser(__doc__, prog="slurm.link", example="python -m slurm.link begin --run runs/sl --submission 1")
+    parser = command.parser(__doc__, example="python -m slurm.link begin --run runs/sl --submission 1")
     parser.add_argument("moment", choices=("begin", "end"), help="before or after training")
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(place, "--run", "directory of the run", type=Path)

@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fetch what is missing, or check what is here."""
     parser = command.parser(
         __doc__,
-        prog="slurm.prefetch",
         example="python -m slurm.prefetch --cluster vega --image docker://nvcr.io/nvidia/nemo:25.11 --hub facebook/opt-1.3b --wheels requirements.txt",
     )
     add_cluster_arguments(parser)

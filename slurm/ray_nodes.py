@@ -29,11 +29,7 @@ _NEEDED = ("MASTER_ADDR", "MASTER_PORT", "RAY_AUTH_TOKEN", "SLURM_PROCID")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Start Ray on this node; on the first one run the command, elsewhere serve until that has ended."""
-    parser = command.parser(
-        __doc__,
-        prog="slurm.ray_nodes",
-        example="python -m slurm.ray_nodes data_prep.dedup --corpora c.yaml --ray --output unique/",
-    )
+    parser = command.parser(__doc__, example="python -m slurm.ray_nodes data_prep.dedup --corpora c.yaml --ray --output unique/")
     parser.add_argument("module", help="module of the command, as after `python -m`")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the command, including --ray")
     arguments = parser.parse_args(argv)

@@ -27,9 +27,7 @@ from slurm.jobs.queue import own_job_id
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one task of a pipeline."""
-    parser = command.parser(
-        __doc__, prog="slurm.stage", example="python -m slurm.stage --pipeline work/submissions/001/pipeline.json --stage tokenizer"
-    )
+    parser = command.parser(__doc__, example="python -m slurm.stage --pipeline work/submissions/001/pipeline.json --stage tokenizer")
     add_option(parser, "--pipeline", "frozen copy of the pipeline", required=True, type=Path)
     add_option(parser, "--stage", "name of the stage", required=True)
     add_option(parser, "--log-dir", "directory of the job's log, named in the error message of a failure", Path("."), type=Path)

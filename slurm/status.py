@@ -19,7 +19,7 @@ from slurm.stages.pipeline_submission import read_sent
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the state of runs and pipelines."""
-    parser = command.parser(__doc__, prog="slurm.status", example="python -m slurm.status runs/sl --json")
+    parser = command.parser(__doc__, example="python -m slurm.status runs/sl --json")
     parser.add_argument("directory", nargs="+", type=Path, help="directories of runs or pipelines")
     add_option(parser, "--json", "print one line of JSON for each directory", action="store_true")
     arguments = parser.parse_args(argv)

@@ -24,7 +24,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask the run to stop and wait until it has."""
-    parser = command.parser(__doc__, prog="slurm.stop", example="python -m slurm.stop runs/sl")
+    parser = command.parser(__doc__, example="python -m slurm.stop runs/sl")
     parser.add_argument("directory", type=Path, help="directory of the run or pipeline")
     add_option(parser, "--timeout SECONDS", "seconds to wait for the end of the run (default: 900)", 900.0)
     arguments = parser.parse_args(argv)

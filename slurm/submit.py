@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Plan, check, print; with --submit send."""
     parser = command.parser(
         __doc__,
-        prog="slurm.submit",
         example="python -m slurm.submit gams/focus --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl] data.validation=data/heldout",
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")

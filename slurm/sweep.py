@@ -41,7 +41,7 @@ class Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of what there is."""
-    parser = command.parser(__doc__, prog="slurm.sweep", example="python -m slurm.sweep recipes/pipelines/bundled/sweep.yaml")
+    parser = command.parser(__doc__, example="python -m slurm.sweep recipes/pipelines/bundled/sweep.yaml")
     parser.add_argument("pipeline", type=Path, help="YAML file of the sweep's pipeline")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)

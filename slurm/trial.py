@@ -21,7 +21,7 @@ from slurm.checks.trial import PARTS, RESULT_NAME, Trial
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all parts and write what each found, or what kept it from it, as soon as it is there."""
-    parser = command.parser(__doc__, prog="slurm.trial", example="python -m slurm.trial --output doctor")
+    parser = command.parser(__doc__, example="python -m slurm.trial --output doctor")
     add_option(parser, "--output", "directory that slurm.doctor created", required=True, type=Path)
     add_option(parser, "--devices N", "number of processes without a GPU (default: the node's GPUs, or 4)", type=int)
     arguments = parser.parse_args(argv)

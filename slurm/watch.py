@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
-        prog="slurm.watch",
         example="python -m slurm.watch --cluster vega --account b25 --run runs/sl --output runs/sl_evaluations --workers 2 --time 04:00:00"
         " -- --text sl=heldout.sl.txt --tasks sl_generative --data eval_data",
     )

