@@ -6,7 +6,6 @@ The weights are initialised by the transformers library and depend on the seed o
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,9 +144,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:
     """config.json from file and flags."""
+    from conversion.checkpoints.hf_files import read_json
     from conversion.families import family_of
 
-    config = _read_config(arguments.hf_config) if arguments.hf_config else {}
+    config = read_json(arguments.hf_config, expected="--hf-config takes the config.json of a model") if arguments.hf_config else {}
     model_type = arguments.model_type or config.get("model_type", DEFAULT_MODEL_TYPE)
     if config.get("model_type", model_type) != model_type:
         raise ValueError(
@@ -167,16 +167,6 @@ def _config(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.untied:
         config["tie_word_embeddings"] = False
     return {**config, "model_type": model_type}
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--hf-config {path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"--hf-config {path} holds a {type(config).__name__}; expected a JSON object")
-    return config
 
 
 if __name__ == "__main__":

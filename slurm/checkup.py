@@ -5,7 +5,6 @@ Called by the job script, not by users.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from common import command
 from common.options import add_option
+from common.plain_files import write_json
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, collect
 
 _REPETITIONS = 5
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = collect([*arguments.path, Path("/tmp"), Path("/dev/shm")], token=arguments.output / TOKEN_NAME)
     write = arguments.output / f"node-{facts.node}.json"
     if local_rank == 0:
-        _write_json(write, asdict(facts))  # first of all without torch, so that a node whose torch is broken is heard too
+        write_json(write, asdict(facts))  # first of all without torch, so that a node whose torch is broken is heard too
 
     import torch
     from torch import distributed
@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts, clock=time.time(), torch_cuda=torch.version.cuda, torch_rocm=torch.version.hip, torch_gpus=torch.cuda.device_count()
     )
     if local_rank == 0:
-        _write_json(write, asdict(facts))
+        write_json(write, asdict(facts))
     result = _reduce(rank, world_size, on_gpu=on_gpu)
     if rank == 0:
-        _write_json(arguments.output / REDUCE_NAME, result)
+        write_json(arguments.output / REDUCE_NAME, result)
     distributed.destroy_process_group()
     return command.DONE
 
@@ -82,12 +82,6 @@ def _reduce(rank: int, world_size: int, *, on_gpu: bool) -> dict[str, object]:
         "is_right": bool((tensor == expected).all().item()),
         "bytes_per_second": num_bytes * 2 * (world_size - 1) / world_size / min(seconds),
     }
-
-
-def _write_json(path: Path, content: object) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 if __name__ == "__main__":

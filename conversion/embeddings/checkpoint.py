@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ import numpy as np
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
-from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_vocabulary
+from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, with_vocabulary
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
@@ -314,12 +313,4 @@ def _lost_ids(name: str, renumbered: Renumbered, transfer: Transfer) -> list[str
 
 def _generation_config(source: Path) -> dict[str, Any] | None:
     path = source / GENERATION_CONFIG_NAME
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
-    return content
+    return read_json(path, expected="") if path.is_file() else None

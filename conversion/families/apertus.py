@@ -55,7 +55,6 @@ APERTUS = Family(
     "apertus",
     TABLE,
     llama.to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,

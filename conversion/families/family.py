@@ -63,7 +63,7 @@ class Family:
     model_type: str
     table: Sequence[Rule]
     to_megatron: Callable[[Mapping[str, Any]], dict[str, Any]]
-    engine: str
+    engine: str = "nemo_patches.engine_model:engine_config"
     defaults: Mapping[str, Any] = field(default_factory=dict)
     architecture: Mapping[str, Any] = field(default_factory=dict)
     requirements: Sequence[Require] = ()

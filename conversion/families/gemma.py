@@ -16,7 +16,6 @@ GEMMA = Family(
     "gemma",
     llama.TABLE,
     llama.to_megatron,
-    engine=llama.ENGINE,
     defaults={
         **llama.DEFAULTS,
         "vocab_size": 256000,

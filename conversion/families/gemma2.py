@@ -91,7 +91,6 @@ GEMMA2 = Family(
     "gemma2",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,

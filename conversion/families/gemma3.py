@@ -129,7 +129,6 @@ GEMMA3_TEXT = Family(
     "gemma3_text",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,

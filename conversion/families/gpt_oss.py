@@ -104,7 +104,6 @@ GPT_OSS = Family(
     "gpt_oss",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,

@@ -22,7 +22,6 @@ GRANITE = Family(
     "granite",
     llama.TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=llama.REQUIREMENTS,

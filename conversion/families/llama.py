@@ -177,13 +177,10 @@ def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses | None:
     return nemo_classes(megatron, module="llama", model="LlamaModel", config=config)
 
 
-ENGINE = "nemo_patches.engine_model:engine_config"
-
 LLAMA = Family(
     "llama",
     (*TABLE, *BIASES),
     _with_biases,
-    engine=ENGINE,
     defaults={**DEFAULTS, "attention_bias": False, "mlp_bias": False},
     architecture=ARCHITECTURE,
     requirements=(NO_OTHER_ACTIVATION, ALL_DIMENSIONS_ROTATE),

@@ -47,7 +47,6 @@ MINISTRAL3 = Family(
     "ministral3",
     llama.TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=mistral.REQUIREMENTS,

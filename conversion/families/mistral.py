@@ -45,7 +45,6 @@ MISTRAL = Family(
     "mistral",
     llama.TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=REQUIREMENTS,

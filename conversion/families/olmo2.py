@@ -37,7 +37,6 @@ OLMO2 = Family(
     "olmo2",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,

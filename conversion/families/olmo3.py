@@ -42,7 +42,6 @@ OLMO3 = Family(
     "olmo3",
     olmo2.TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=olmo2.ARCHITECTURE,
     requirements=olmo2.REQUIREMENTS,

@@ -82,7 +82,6 @@ PHI3 = Family(
     "phi3",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=(llama.NO_OTHER_ACTIVATION,),

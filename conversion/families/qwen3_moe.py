@@ -77,7 +77,6 @@ QWEN3_MOE = Family(
     "qwen3_moe",
     TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture={**llama.ARCHITECTURE, "qk_layernorm": True},
     requirements=REQUIREMENTS,

@@ -62,7 +62,6 @@ SMOLLM3 = Family(
     "smollm3",
     llama.TABLE,
     to_megatron,
-    engine=llama.ENGINE,
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=REQUIREMENTS,

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.plain_files import write_json
 from data_prep.reading.documents import batches
 from data_prep.tokenizers.files import load_tokenizer
 from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS, hf_tokenizer
@@ -55,8 +56,8 @@ def write_fast_tokenizer(backend: str, specials: Mapping[str, str], directory: P
         "model_input_names": ["input_ids", "attention_mask"],  # decoders take no token_type_ids
     }
     (directory / "tokenizer.json").write_text(backend, encoding="utf-8")
-    _write_json(directory / "tokenizer_config.json", config)
-    _write_json(directory / "special_tokens_map.json", specials)
+    write_json(directory / "tokenizer_config.json", config)
+    write_json(directory / "special_tokens_map.json", specials)
 
 
 def add_mask_token(directory: Path) -> int:
@@ -69,7 +70,7 @@ def add_mask_token(directory: Path) -> int:
     path.write_text(backend.to_str(pretty=True), encoding="utf-8")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         settings = json.loads((directory / name).read_text(encoding="utf-8"))
-        _write_json(directory / name, {**settings, "mask_token": MASK_TOKEN})
+        write_json(directory / name, {**settings, "mask_token": MASK_TOKEN})
     token_id: int = backend.token_to_id(MASK_TOKEN)
     return token_id
 
@@ -117,7 +118,3 @@ def _difference(texts: Iterable[str], ids: Callable[[list[str]], tuple[list[list
         f"the ids of {text!r} are {expected} in SentencePiece, but {found} in the exported Hugging Face tokenizer;"
         " train again with another --vocab-size or without the text that differs"
     )
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

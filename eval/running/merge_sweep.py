@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.artifacts import combined_digest
+from common.plain_files import read_json, write_json
 from conversion.checkpoints.hf_model import Checkpoint, inspect_checkpoint
 from data_prep.reading.named_texts import Text
 from eval.running.backends import Machine, Settings
@@ -117,7 +116,7 @@ class Measuring:
                 shutil.rmtree(folder, ignore_errors=True)
                 if folder.parent.is_dir() and not any(folder.parent.iterdir()):
                     folder.parent.rmdir()
-        _write_json(self.output / _MEASURED_NAME, {**self._measured(), name: key})
+        write_json(self.output / _MEASURED_NAME, {**self._measured(), name: key})
 
     def _key(self, graft: Checkpoint, partner: Partner, weight: float) -> str:
         merged = {"graft": graft.digest, "instruct": partner.instruct.digest, "rule": f"{partner.missing_rows} {weight!r}"}
@@ -127,7 +126,7 @@ class Measuring:
     def _measured(self) -> dict[str, str]:
         """Name of a merge -> what it was made of and measured on."""
         path = self.output / _MEASURED_NAME
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def _has_all(self, name: str) -> bool:
         path = self.result_dir(name) / RESULT_NAME
@@ -143,9 +142,3 @@ def _run_merge(arguments: Sequence[str], output: Path) -> None:
     if done.returncode:
         message = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise ValueError(f"the merge {output.name} failed: {message.removeprefix('error: ')}")
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from common.plain_files import write_text
 
 RESULT_NAME = "result.json"
 RESULT_FORMAT = 3
@@ -41,9 +42,7 @@ def headline_score(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
     """Write `result.json`, at once; figures that are not numbers become null."""
-    partial = directory / f".{RESULT_NAME}.partial"
-    partial.write_text(strict_json(result, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, directory / RESULT_NAME)
+    write_text(directory / RESULT_NAME, strict_json(result, indent=2) + "\n")
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:

@@ -12,6 +12,7 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.plain_files import write_json
 from common.progress import Counter
 
 _CHUNK_BYTES = 1 << 20
@@ -143,9 +144,7 @@ def add_to_record(cache_dir: Path, path: Path, *, source: str, sha256: str | Non
     entry = Entry(source, path.stat().st_size, sha256 or sha256_of(path))
     record = read_record(cache_dir)
     record[path.relative_to(cache_dir).as_posix()] = entry
-    partial = cache_dir / f".{RECORD_NAME}.partial"
-    partial.write_text(json.dumps({name: asdict(one) for name, one in sorted(record.items())}, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, cache_dir / RECORD_NAME)
+    write_json(cache_dir / RECORD_NAME, {name: asdict(one) for name, one in sorted(record.items())})
     return entry
 
 
