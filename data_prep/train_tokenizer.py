@@ -35,28 +35,6 @@ _WORDS_IN_A_TEXT = 1000
 _REPORT_EVERY = 20
 
 
-def train_tokenizer(
-    documents: Documents,
-    output_dir: Path,
-    *,
-    vocab_size: int,
-    kind: str = "bpe",
-    byte_fallback: bool = True,
-    character_coverage: float = 0.9995,
-    mask_token: bool = False,
-) -> Manifest:
-    """Train, export and compare one tokenizer in a new directory and return its manifest, as `train_tokenizers`."""
-    return train_tokenizers(
-        documents,
-        output_dir,
-        kinds=(kind,),
-        vocab_sizes=(vocab_size,),
-        byte_fallback=byte_fallback,
-        character_coverage=character_coverage,
-        mask_token=mask_token,
-    )
-
-
 def train_tokenizers(
     documents: Documents,
     output_dir: Path,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -191,7 +190,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     vllm_arguments(arguments.vllm_arguments, arguments.backend)
     show("loading the model and its tasks")
     be_quiet_and_offline()
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if arguments.task is None:
         prompts = read_prompts(arguments.prompts)
     else:

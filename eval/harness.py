@@ -140,9 +140,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     metadata = _metadata(arguments, settings)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     be_quiet_and_offline()
-    import logging
-
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     folders = named_checkpoints(arguments.model)
     if arguments.workers > 1:
         import_once(arguments.backend, devices_of_workers(arguments.device or default_device(), arguments.workers)[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -90,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Score all models given, and print each score before and after."""
     arguments = _parser().parse_args(argv)
     be_quiet_and_offline()
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if arguments.rouge_tokenizer is not None:
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     metadata = json.loads(arguments.metadata)

@@ -9,7 +9,6 @@ Tasks use the chat template of each tokenizer, or that of --instruct where there
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import shutil
 from collections.abc import Sequence
@@ -83,7 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     weights = _weights(arguments.weights)
     show("skills: reading")
     be_quiet_and_offline()
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     grafts = _grafts(arguments.graft)
     instruct = inspect_checkpoint(arguments.instruct, name=INSTRUCT)

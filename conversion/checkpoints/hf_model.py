@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import tempfile
@@ -262,6 +263,7 @@ def be_quiet_and_offline() -> None:
     """No network, no chatter of the libraries, no spinning threads; must run before they are imported."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     os.environ.update(offline)
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that wait by spinning make small models ten times slower where other work shares the processors.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

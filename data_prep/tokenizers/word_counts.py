@@ -7,7 +7,7 @@ same model as the text, in a third of the time, without its limit on the length 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -109,14 +109,6 @@ def count_words(documents: Documents, *, workers: int = 1, max_distinct: int = M
         names = ", ".join(map(str, documents.paths))
         raise ValueError(f"there is no text in {names} ({total.num_empty} empty documents); give files with text")
     return total
-
-
-def count_texts(texts: Iterable[str]) -> WordCounts:
-    """The words of texts in memory."""
-    counts = WordCounts()
-    for text in texts:
-        counts.count(text)
-    return counts
 
 
 class _Job(NamedTuple):

@@ -275,13 +275,10 @@ def _serve(connection: Connection, checkpoint: Checkpoint, settings: Settings, m
     from conversion.measuring.bits_per_byte import batch_nats
 
     be_quiet_and_offline()
-    import logging
-
     import torch
 
     from eval.running.backends import open_backend
 
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:

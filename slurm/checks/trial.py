@@ -57,11 +57,11 @@ class Trial:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_TASK)}
         return {**kept, **({"CUDA_VISIBLE_DEVICES": ""} if on_cpu or not self.has_gpus else {}), **more}
 
-    def run(self, *words: str, seconds: float = 900, **environment: str) -> str:
-        """What `python -m words` prints, on the processor; its last lines are the error where it fails."""
+    def run(self, *words: str, seconds: float = 900, on_cpu: bool = True, **environment: str) -> str:
+        """What `python words` prints; its last lines are the error where it fails."""
         done = subprocess.run(
-            [sys.executable, "-m", *words],
-            env=self.environment(on_cpu=True, **environment),
+            [sys.executable, *words],
+            env=self.environment(on_cpu=on_cpu, **environment),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -69,24 +69,14 @@ class Trial:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{words[0]} ended with {done.returncode}: {_last_lines(done.stderr)}")
+            raise RuntimeError(f"{words[1]} ended with {done.returncode}: {_last_lines(done.stderr)}")
         return done.stdout
 
 
 def engine(trial: Trial) -> dict[str, Any]:
     """Seconds in which the engine is imported, what it computes with, and what the site has set."""
     start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", "import recipes.training.engine"],
-        env=trial.environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(_last_lines(done.stderr))
+    trial.run("-c", "import recipes.training.engine", seconds=600, on_cpu=False)
     prefixes = ("NVTE_", "NCCL_", "TORCH_NCCL_", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     return {
         "seconds": round(time.monotonic() - start, 1),
@@ -99,13 +89,13 @@ def inputs(trial: Trial) -> dict[str, Any]:
     """A tiny model with its tokenizer and data, made by the commands that users call."""
     place = trial.directory
     text = str(_TEXT / "sl.train.txt")
-    trial.run("data_prep.train_tokenizer", "--input", text, "--vocab-size", "1501", "--output", str(place / "tokenizer"))
-    trial.run("data_prep.to_megatron", "--input", text, "--tokenizer", str(place / "tokenizer"), "--output", str(place / "data"))
+    trial.run("-m", "data_prep.train_tokenizer", "--input", text, "--vocab-size", "1501", "--output", str(place / "tokenizer"))
+    trial.run("-m", "data_prep.to_megatron", "--input", text, "--tokenizer", str(place / "tokenizer"), "--output", str(place / "data"))
     sizes = {"num-layers": 4, "hidden-size": 256, "num-attention-heads": 4, "num-key-value-heads": 2, "ffn-size": 512, "max-positions": 128}
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     made = ("--tokenizer", str(place / "tokenizer"), "--seed", "1", "--output", str(place / "hf"))
-    trial.run("conversion.new_model", "--model-type", "llama", *words, *made)
-    trial.run("conversion.hf_to_nemo", "--input", str(place / "hf"), "--output", str(place / "nemo"))
+    trial.run("-m", "conversion.new_model", "--model-type", "llama", *words, *made)
+    trial.run("-m", "conversion.hf_to_nemo", "--input", str(place / "hf"), "--output", str(place / "nemo"))
     return {}
 
 

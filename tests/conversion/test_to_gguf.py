@@ -23,11 +23,11 @@ from conversion.gguf.tokenizer import WORD_RULES, read_tokenizer, word_rule_of
 from conversion.to_gguf import export
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
-from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.gguf_files import write_gguf
 from tests.conversion.test_from_gguf import GRANTED, NEWER, tiny_tokenizer
 from tests.conversion.tiny_families import save_tiny_model, tiny_model
+from tests.data_prep.trained import train_tokenizer
 from tests.processes import ROOT
 
 SCRIPT = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.reading.documents import Documents
-from data_prep.train_tokenizer import train_tokenizer
+from tests.data_prep.trained import train_tokenizer
 from tests.processes import ROOT
 
 SLOVENE_TEXT = ROOT / "recipes/demo_text/sl.train.txt"

@@ -28,8 +28,8 @@ from data_prep.reading.documents import Documents
 from data_prep.reading.sources import Source
 from data_prep.to_megatron import to_megatron
 from data_prep.tokenizers.files import load_tokenizer
-from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
+from tests.data_prep.trained import train_tokenizer
 from tests.every_step import end_of, kill_before, run_to_the_end
 
 MORE_COMMANDS = (

@@ -22,9 +22,10 @@ from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS, SPACE
 from data_prep.tokenizers.sentencepiece_to_hf import export, require_equal_ids
 from data_prep.tokenizers.training import train_byte_level, train_sentencepiece
-from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS, WordCounts, count_texts, count_words
-from data_prep.train_tokenizer import main, train_tokenizer, train_tokenizers
+from data_prep.tokenizers.word_counts import MAX_WORD_CHARACTERS, WordCounts, count_words
+from data_prep.train_tokenizer import main, train_tokenizers
 from tests.data_prep.packed import refusal
+from tests.data_prep.trained import count_texts, train_tokenizer
 
 Write = Callable[[str, str | bytes], Path]
 

@@ -23,7 +23,6 @@ from conversion.transfer import main
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, rows_needed, tokenizer_digest
-from data_prep.train_tokenizer import train_tokenizer
 from recipes.projects.smollm2 import cached_path
 from tests.conversion.embedding_fixtures import (
     byte_level,
@@ -35,6 +34,7 @@ from tests.conversion.embedding_fixtures import (
     unigram,
     wrap,
 )
+from tests.data_prep.trained import train_tokenizer
 from tests.processes import ROOT
 
 INPUT = "model.decoder.embed_tokens.weight"

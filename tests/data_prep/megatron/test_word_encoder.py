@@ -19,8 +19,8 @@ from data_prep.megatron.word_rules import _INERT, LETTER, NUMBER, WHITE_SPACE, N
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
 from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
-from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
+from tests.data_prep.trained import train_tokenizer
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 END = 1_000_000
