@@ -99,7 +99,7 @@ def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool
     """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
     add_option(parser, "--workers N", "number of processes (default: all cores)", len(os.sched_getaffinity(0)), type=int)
     if skips_bad:
-        add_option(parser, "--skip-bad", "skip input that cannot be read and list it, instead of stopping", action="store_true")
+        add_option(parser, "--skip-bad", "skip input that cannot be read and list it, instead of stopping", False)
     add_option(parser, "--max-document-mib N", "maximum size of a line or document in MiB; a longer one is an error", 64)
 
 

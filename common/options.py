@@ -13,7 +13,7 @@ _READERS: dict[str, type] = {"int": int, "float": float, "Path": Path}
 
 
 def add_option(parser: argparse._ActionsContainer, flag: str, words: str, default: Any = None, **how: Any) -> None:
-    """Add an option, of the type of its default.
+    """Add an option, of the type of its default; False makes a switch, True one that has an opposite.
 
     Args:
         flag: with its metavar, as `--threshold SHARE`.
@@ -22,7 +22,9 @@ def add_option(parser: argparse._ActionsContainer, flag: str, words: str, defaul
     """
     name, _, metavar = flag.partition(" ")
     how |= ({"metavar": metavar} if metavar else {}) | ({"default": default} if default is not None else {})
-    if type(default) in (int, float):
+    if isinstance(default, bool):
+        how.setdefault("action", argparse.BooleanOptionalAction if default else "store_true")
+    elif isinstance(default, int | float):
         how.setdefault("type", type(default))
     parser.add_argument(name, help=with_default(words, default), **how)
 
@@ -52,7 +54,7 @@ def option(
         of_command: the default of the option, where it is not that of the field.
         least: the smallest value, for `require_values`.
         more: what else the field's metadata holds.
-        how: as of `add_argument`; the type follows from that of the field, and a bool that is False by default is a switch.
+        how: as of `add_argument`; the type follows from that of the field.
     """
     of_command = default if of_command is MISSING else of_command
     metadata = {"flag": flag, "words": words, "default": of_command, "least": least, "how": how, **(more or {})}
@@ -74,9 +76,7 @@ def add_option_of(parser: argparse._ActionsContainer, found: Field[Any], *, word
     """Add the option of a field, with other words than its own where they are given."""
     how, default = dict(found.metadata["how"]), found.metadata["default"]
     default = None if default is MISSING else default
-    if found.type == "bool" and "choices" not in how:
-        how.setdefault("action", "store_true" if found.default is False else argparse.BooleanOptionalAction)
-    elif reader := _READERS.get(str(found.type).removesuffix(" | None")):
+    if reader := _READERS.get(str(found.type).removesuffix(" | None")):
         how.setdefault("type", reader)
     words = with_default(found.metadata["words"], default) if words is None else words
     add_option(parser, found.metadata["flag"], words, default if has_default else None, **how)

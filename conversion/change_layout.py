@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_option(parser, "--to", "target layout", choices=LAYOUTS, required=True)
     add_option(parser, "--output", "folder to write", type=Path, required=True)
     add_option(parser, "--context DIR", "NeMo checkpoint of the same model, for inputs without a folder `context`", type=Path)
-    add_option(parser, "--copy", "copy the weights even where the files could be hard-linked", action="store_true")
+    add_option(parser, "--copy", "copy the weights even where the files could be hard-linked", False)
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = change(arguments.input, arguments.output, layout=arguments.to, context_of=arguments.context, copy=arguments.copy)

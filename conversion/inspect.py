@@ -19,9 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, look and print."""
     parser = command.parser(__doc__, example="python -m conversion.inspect work/run")
     parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several checkpoints")
-    add_option(parser, "--json", "print JSON instead of text", action="store_true")
-    add_option(parser, "--deep", "read every value: finds NaN, infinity and changes since the manifest was written", action="store_true")
-    add_option(parser, "--tokenizer", "compare all libraries that load its tokenizer, on adversarial and real text", action="store_true")
+    add_option(parser, "--json", "print JSON instead of text", False)
+    add_option(parser, "--deep", "read every value: finds NaN, infinity and changes since the manifest was written", False)
+    add_option(parser, "--tokenizer", "compare all libraries that load its tokenizer, on adversarial and real text", False)
     add_option(parser, "--other-python FILE", "also compare AutoTokenizer of this Python interpreter, with another transformers", type=Path)
     arguments = parser.parse_args(argv)
     if arguments.other_python and not arguments.tokenizer:

@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser,
         "--keep-factors",
         "write a factorised embedding (OFA) as its two factors, not as their product; load it with conversion.checkpoints.factorised_model",
-        action="store_true",
+        False,
     )
     arguments = parser.parse_args(argv)
     if arguments.keep_factors and (arguments.dtype is not None or arguments.max_shard_bytes is not None):

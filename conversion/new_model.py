@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_option(parser, "--ffn-size", "width of the feed-forward layers (default: 4 times the hidden size)", type=int)
     add_option(parser, "--max-positions", "maximum sequence length in tokens", type=int)
-    add_option(parser, "--untied", "give the output layer its own matrix (untied embeddings)", action="store_true")
+    add_option(parser, "--untied", "give the output layer its own matrix (untied embeddings)", False)
     add_option(parser, "--seed", "random seed", 0)
     add_option(parser, "--output", "folder to write", type=Path, required=True)
     arguments = parser.parse_args(argv)

@@ -84,9 +84,7 @@ def _parser(method: str | None) -> argparse.ArgumentParser:
         "use the method that this output of conversion.transfer_compare recommends, and the inputs that it needs",
         type=Path,
     )
-    add_option(
-        parser, "--show-swap", "print id, old and new token of each exchange of --vocabulary swap; write nothing", action="store_true"
-    )
+    add_option(parser, "--show-swap", "print id, old and new token of each exchange of --vocabulary swap; write nothing", False)
     add_option(
         parser,
         "--report-text NAME=FILE",

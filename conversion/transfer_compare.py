@@ -212,10 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     add_option(parser, "--heldout-bytes N", "bytes to read of each text, in whole documents", 200_000)
     add_option(parser, "--tie BITS", "difference in bits per byte of the first text below which methods count as tied", 0.02)
     add_option(
-        parser,
-        "--every-document",
-        "score every document with every method, also with those already ruled out (always with --steps)",
-        action="store_true",
+        parser, "--every-document", "score every document with every method, also with those already ruled out (always with --steps)", False
     )
     add_option(
         parser,

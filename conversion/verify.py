@@ -340,7 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_option(parser, "--sequence-length", "tokens per sequence for the logits", 128)
     add_option(parser, "--timeout-seconds", "time limit of a Megatron run in seconds", 600, type=float)
     other = "the second is the first with another vocabulary: compare all other tensors bit for bit, and no logits"
-    add_option(parser, "--other-vocabulary", other, action="store_true")
+    add_option(parser, "--other-vocabulary", other, False)
     arguments = parser.parse_args(argv)
     if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:
         raise ValueError("--tensor-parallel-size and --sequence-length must be at least 1")

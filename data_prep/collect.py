@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
     )
     add_option(parser, "--folder DIR", "folder of the downloaded corpora, for --known", type=Path)
-    add_option(parser, "--list", "list the corpora that --known accepts and exit", action="store_true")
+    add_option(parser, "--list", "list the corpora that --known accepts and exit", False)
     add_option(parser, "--output DIR", "new directory", type=Path)
     add_format_arguments(parser)
     for option, example in (("language", "books=sl"), ("domain", "books=fiction"), ("licence", "books=CC0")):
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     run = parser.add_argument_group("running")
     add_option(run, "--max-documents N", "read only the first N documents of each corpus (default: all)", type=int)
-    add_option(run, "--new-ids", "give every document the id CORPUS/FILE:LINE and keep its own as original_id", action="store_true")
+    add_option(run, "--new-ids", "give every document the id CORPUS/FILE:LINE and keep its own as original_id", False)
     command.add_running_arguments(run)
     on_ray.add_argument(run)
     return parser

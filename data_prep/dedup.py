@@ -228,13 +228,10 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("near-duplicate paragraphs (the defaults are those of GaMS)")
     add_options(what, OnionSettings)
     add_option(what, "--ignore WHAT", f"differences to ignore in comparisons: {', '.join(IGNORABLE)}", [], nargs="+")
-    add_option(what, "--marks-apart", "split punctuation marks from words as separate tokens, as in vertical files", action="store_true")
+    add_option(what, "--marks-apart", "split punctuation marks from words as separate tokens, as in vertical files", False)
     more = parser.add_argument_group("other duplicates")
     add_option(
-        more,
-        "--same-documents",
-        "also remove exact duplicates: documents with the same tokens and paragraphs, of any length",
-        action="store_true",
+        more, "--same-documents", "also remove exact duplicates: documents with the same tokens and paragraphs, of any length", False
     )
     add_option(
         more,

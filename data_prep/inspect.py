@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser, "--weights W", "weights of the blend in the training run (data.weights; default: number of tokens)", type=float, nargs="+"
     )
     add_option(parser, "--max-tokens N", "maximum number of token ids to list", 200)
-    add_option(parser, "--check", "also verify the digests of all files, which reads them once", action="store_true")
+    add_option(parser, "--check", "also verify the digests of all files, which reads them once", False)
     arguments = parser.parse_args(argv)
     datasets = [Dataset.open(path) for path in arguments.path]
     if arguments.check:

@@ -139,15 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_option(parser, "--model", "algorithm, one or several (default: bpe, by SentencePiece)", ["bpe"], choices=KINDS, nargs="+")
     add_option(parser, "--output DIR", "new directory", type=Path, required=True)
-    add_option(
-        parser,
-        "--byte-fallback",
-        "encode unknown characters as bytes (256 ids) instead of <unk>",
-        True,
-        action=argparse.BooleanOptionalAction,
-    )
+    add_option(parser, "--byte-fallback", "encode unknown characters as bytes (256 ids) instead of <unk>", True)
     add_option(parser, "--character-coverage SHARE", "share of the characters of the text that the vocabulary covers", 0.9995)
-    add_option(parser, "--mask-token", "add <mask> as the last id, for masked language modelling", action="store_true")
+    add_option(parser, "--mask-token", "add <mask> as the last id, for masked language modelling", False)
     command.add_running_arguments(parser, skips_bad=False)
     on_ray.add_argument(parser)
     add_option(parser, "--report DIR", "also write a report as data_prep.tokenizer_report does, on every 20th training document", type=Path)

@@ -273,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     add_option(parser, "--micro-batch-size", "passages per forward pass; changes results only by rounding", 8)
     add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
     add_option(parser, "--state-every-minutes N", "minutes between saves of the training state, for resuming (default: 10)", 10.0)
-    add_option(parser, "--keep-models", "keep the trained weights, to score more languages later", action="store_true")
+    add_option(parser, "--keep-models", "keep the trained weights, to score more languages later", False)
     add_option(parser, "--output DIR", "folder to write: one folder of results per model, as eval.harness writes", type=Path, required=True)
     return parser
 

@@ -174,8 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="evaluation sets to prepare, by their names in --list")
     add_option(parser, "--source DIR", "folder with the published files", type=Path)
     add_option(parser, "--output DIR", "folder of evaluation data, for --data of eval.harness", type=Path)
-    add_option(parser, "--sample", "the source is only a sample of the set: report row counts without checking them", action="store_true")
-    add_option(parser, "--list", "list the known sets with their row counts, licences and addresses", action="store_true")
+    add_option(parser, "--sample", "the source is only a sample of the set: report row counts without checking them", False)
+    add_option(parser, "--list", "list the known sets with their row counts, licences and addresses", False)
     return parser
 
 

@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add_option(
         parser, "--efficiency DIR", "outputs of eval.generate: also tables of speed beside accuracy and tokenizer", [], nargs="+", type=Path
     )
-    add_option(parser, "--pairs", "also test all models against each other: pairs.md and pairs.csv", action="store_true")
+    add_option(parser, "--pairs", "also test all models against each other: pairs.md and pairs.csv", False)
     add_option(
         parser,
         "--grid NAME=DIR",
@@ -121,12 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         [],
         nargs="+",
     )
-    add_option(
-        parser,
-        "--copied-rows",
-        "tables.tex: include the rows that the GaMS paper copies from SloBench and SENTA's authors",
-        action="store_true",
-    )
+    add_option(parser, "--copied-rows", "tables.tex: include the rows that the GaMS paper copies from SloBench and SENTA's authors", False)
     add_option(
         parser,
         "--steps N",

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add_option(parser, "--tasks TASK", "further lm-eval tasks, as eval.harness takes them", [], nargs="+")
     add_option(parser, "--data DIR", "evaluation data of the papers' tasks, see docs/evaluation.md")
     add_option(parser, "--limit N", "ask only the first N rows of each task", type=int)
-    add_option(parser, "--keep", "keep the merged models, in merged/ below --output", action="store_true")
+    add_option(parser, "--keep", "keep the merged models, in merged/ below --output", False)
     add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
     add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
     add_option(parser, "--batch-size", "requests per forward pass in tasks", 8)

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "key", nargs="*", help="keys to explain, such as training.replay, languages.sl.texts or schedule.learning_rate (default: all)"
     )
-    add_option(parser, "--recipe", "explain the keys of a recipe instead of those of a project file", action="store_true")
+    add_option(parser, "--recipe", "explain the keys of a recipe instead of those of a project file", False)
     arguments = parser.parse_args(argv)
     of_recipe = explanations()
     if not arguments.key:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "what to do with the vocabulary: expand=N, swap=N, replace=N (N: tokens) or keep (default: expand=2000)",
     )
     add_option(parser, "--tokens N", "tokens to train on in each run (default: enough for minutes on a CPU, for hours on a GPU)", type=int)
-    add_option(parser, "--recipe", "write a recipe instead of a project", action="store_true")
+    add_option(parser, "--recipe", "write a recipe instead of a project", False)
     arguments = parser.parse_args(argv)
     file = arguments.file or Path("recipe.yaml" if arguments.recipe else "project.yaml")
     if file.suffix not in (".yaml", ".yml"):

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "packages to simulate that need a GPU: transformer-engine=VERSION and apex, with a comma between (default: neither)",
         dest="stand_ins",
     )
-    add_option(parser, "--json", "print JSON instead of text", action="store_true")
+    add_option(parser, "--json", "print JSON instead of text", False)
     add_option(parser, "--page FILE", "also write an HTML page: memory over the phases of a step, traffic, waits", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)

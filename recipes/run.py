@@ -34,20 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="YAML file of a project or a pipeline")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the project file, such as training.steps=20")
     add_option(parser, "--eject FILE", "write the stages of a project as a pipeline file; run nothing", type=Path)
-    add_option(parser, "--show", "print the stages with their commands (with --on: each job script); run nothing", action="store_true")
+    add_option(parser, "--show", "print the stages with their commands (with --on: each job script); run nothing", False)
     add_option(parser, "--until STAGE", "run only this stage and what it depends on")
     add_option(parser, "--from STAGE", "run only this stage and what depends on it", dest="start")
     add_option(parser, "--only STAGE", "run only this stage")
     add_option(
-        parser,
-        "--rerun",
-        "run every stage that has changed again, including training and stages whose output was made manually",
-        action="store_true",
+        parser, "--rerun", "run every stage that has changed again, including training and stages whose output was made manually", False
     )
     add_option(parser, "--on CLUSTER", "cluster to run on: bundled (slurm/clusters), or a YAML file of your own")
     add_option(parser, "--account", "Slurm account to charge; short for --set account=NAME")
     add_option(parser, "--set key=value", "override of the cluster file", [], action="append")
-    add_option(parser, "--submit", "with --on: submit the jobs", action="store_true")
+    add_option(parser, "--submit", "with --on: submit the jobs", False)
     arguments = parser.parse_intermixed_args(argv)
     if arguments.on is None and (arguments.submit or arguments.account or arguments.set):
         raise ValueError("--submit, --account and --set are for a cluster; name one with --on, or leave them out")

@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_option(parser, "--wait-seconds S", "seconds to wait for the job, including the queue", 3600)
     add_option(parser, "--run RUN", "directory of a run: also compare its first step with its rehearsal", type=Path)
-    add_option(parser, "--train", "trial training on one node: losses, kill and resume, kernels, speeds, a hang", action="store_true")
-    add_option(parser, "--submit", "submit the job and wait for it", action="store_true")
+    add_option(parser, "--train", "trial training on one node: losses, kill and resume, kernels, speeds, a hang", False)
+    add_option(parser, "--submit", "submit the job and wait for it", False)
     arguments = parser.parse_args(argv)
     cluster, output = cluster_of(arguments), arguments.output
     if arguments.train:

@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_option(parser, "--wheels REQUIREMENTS", "requirements file whose wheels to download into wheels/", type=Path)
     add_option(parser, "--evaluation NAME", "evaluation sets to download, by their names in `eval.prepare --list`", [], nargs="+")
     add_option(parser, "--mirror URL", "base address of a mirror of the evaluation sets (default: their publishers' addresses)")
-    add_option(parser, "--environment", "pack the cluster's runtime.venv into one file, for runtime.node_dir", action="store_true")
-    add_option(parser, "--check", "verify the checksums of everything in the cache", action="store_true")
+    add_option(parser, "--environment", "pack the cluster's runtime.venv into one file, for runtime.node_dir", False)
+    add_option(parser, "--check", "verify the checksums of everything in the cache", False)
     arguments = parser.parse_args(argv)
     cluster = cluster_of(arguments)
     if cluster.cache_dir is None:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the state of runs and pipelines."""
     parser = command.parser(__doc__, example="python -m slurm.status runs/sl --json")
     parser.add_argument("directory", nargs="+", type=Path, help="directories of runs or pipelines")
-    add_option(parser, "--json", "print one line of JSON for each directory", action="store_true")
+    add_option(parser, "--json", "print one line of JSON for each directory", False)
     arguments = parser.parse_args(argv)
     codes = [_show(directory.resolve(), as_json=arguments.json) for directory in arguments.directory]
     return max(codes)

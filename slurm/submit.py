@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser,
         "--rehearse",
         "execute ranks of the run on simulated GPUs first; refuse the run if that fails or exceeds memory (docs/planner.md)",
-        action="store_true",
+        False,
     )
-    add_option(parser, "--submit", "submit the jobs", action="store_true")
+    add_option(parser, "--submit", "submit the jobs", False)
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)

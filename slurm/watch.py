@@ -69,12 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     add_cluster_arguments(parser)
     add_time_argument(parser)
     add_options(parser, WatchPlan, "workers", "rounds", "gpus")
-    add_option(parser, "--on-cpus", "use the CPU partition", action="store_true")
+    add_option(parser, "--on-cpus", "use the CPU partition", False)
     add_options(parser, WatchPlan, "signal_seconds")
-    add_option(parser, "--once", "workers exit when the queue is empty, instead of watching until the run is over", action="store_true")
+    add_option(parser, "--once", "workers exit when the queue is empty, instead of watching until the run is over", False)
     add_option(parser, "--every SECONDS", "seconds between two checks for new checkpoints (default: that of eval.watch)", type=float)
     add_option(parser, "--idle-minutes M", "minutes without a new checkpoint after which workers exit (default: never)", type=float)
-    add_option(parser, "--submit", "submit the jobs", action="store_true")
+    add_option(parser, "--submit", "submit the jobs", False)
     parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings, as eval.harness takes them")
     return parser
 

@@ -326,7 +326,7 @@ def transfer_request(arguments: argparse.Namespace, **changes: Any) -> TransferR
     Raises:
         ValueError: if an option cannot be read.
     """
-    learning = given(arguments, LearningOptions)
+    learning = given(arguments, LearningOptions) if "output_rows" in arguments else {}  # --steps may be another command's own
     readers: dict[str, Callable[[Any], Any]] = {
         "text": lambda paths: _documents(paths, arguments),
         "source_text": lambda paths: _documents(paths, arguments),

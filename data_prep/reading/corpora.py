@@ -76,7 +76,7 @@ def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None
 def add_named_input_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     """Add --input NAME=FILE... and what to do with the other files of a folder."""
     add_option(parser, "--input [NAME=]FILE", f"NAME=FILE... ({SUFFIXES_IN_WORDS}) or NAME=FOLDER{more}", nargs="+", action="append")
-    add_option(parser, "--ignore-other-files", "read a folder even if most of its files are of unsupported types", action="store_true")
+    add_option(parser, "--ignore-other-files", "read a folder even if most of its files are of unsupported types", False)
 
 
 def add_corpora_argument(parser: argparse.ArgumentParser) -> None:

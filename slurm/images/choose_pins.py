@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_option(parser, "--layer DIR", "virtual environment to install the pinned packages into", type=Path, required=True)
     add_option(parser, "--requirements FILE", "our pinned requirements; without this option the layer is only checked", type=Path)
-    add_option(parser, "--without-nemo", "leave out NeMo and what needs it, for images for AMD GPUs", action="store_true")
+    add_option(parser, "--without-nemo", "leave out NeMo and what needs it, for images for AMD GPUs", False)
     add_option(parser, "--keep NAME", "further packages of the image to keep", [], nargs="*")
     arguments = parser.parse_args(argv)
     if arguments.requirements is None:
