@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.commands import ROOT
-from common.python_path import python_path
+from common.command import python_path
 
 SHAPE = ("--num-layers", 12, "--hidden-size", 512, "--num-attention-heads", 8, "--ffn-size", 2048, "--max-positions", 128)
 STEPS, EVERY = 40, 10  # the last save is not timed: it is also the end of the run

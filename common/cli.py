@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import VERSION
-from common.python_path import python_path
+from common.command import python_path
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("data_prep", "nemo_patches", "conversion", "recipes", "slurm", "eval")  # in the order in which a user meets them

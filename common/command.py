@@ -227,3 +227,8 @@ def _require_unicode_arguments() -> None:
 
 def _terminate(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
+
+
+def python_path(root: Path) -> str:
+    """A value of PYTHONPATH: a folder, and behind it whatever this process was given, from which its libraries may come."""
+    return os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_MAX_BYTES = 255  # of a name, on every usual file system
+
 
 def require_own(path: Path) -> Path:
     """The path, if what it leads to lies in its folder, or in the cache of the Hugging Face hub that the folder is of.
@@ -47,3 +49,10 @@ def _end_of(path: Path) -> Path:
         return path.resolve()
     except RuntimeError as error:
         raise ValueError(f"{path} is a link that leads back to itself; remove it, or put the file itself there") from error
+
+
+def is_plain_name(name: object) -> bool:
+    """A name without a folder, so that a downloaded index leads nowhere else, that a file system can have."""
+    if not isinstance(name, str) or Path(name).name != name or name in ("", "..") or "\0" in name:
+        return False
+    return len(name.encode("utf-8", "surrogatepass")) <= _MAX_BYTES and not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -21,7 +21,7 @@ from common.options import add_option
 from common.progress import Progress
 from conversion.checkpoints.summary import summary
 from data_prep.tokenizers.files import start_without_torch
-from data_prep.tokenizers.identity import tokenizer_identity
+from data_prep.tokenizers.plain_tokenizer import tokenizer_identity
 
 if TYPE_CHECKING:
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint

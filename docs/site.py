@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from common.cli import STAGES, Command, commands  # noqa: E402 (the checkout first)
-from common.python_path import python_path  # noqa: E402
+from common.command import python_path  # noqa: E402
 
 _PAGE = re.compile(r"`docs/([\w/-]+\.md)`")
 _FILES_OF_THE_CHECKOUT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}

@@ -16,12 +16,12 @@ from common import command
 from common.options import add_option
 from common.plain_files import write_text
 from recipes.pipelines.checks import task_problems
+from recipes.pipelines.file import command_of, dependencies_of, tasks_of
 from recipes.pipelines.forecast import forecast_problems, forecasts, render_forecast
 from recipes.pipelines.live_page import PAGE_NAME, write_live_page
 from recipes.pipelines.load import load_pipeline
 from recipes.pipelines.local import LocalRun
 from recipes.pipelines.machine import Machine, machine_problems
-from recipes.pipelines.shown import render_stages
 from recipes.pipelines.work import Choice, Work, find_work
 from recipes.planner.hardware import visible_gpu
 from recipes.projects.eject import eject_text
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for sentence in work.sentences():
         print(sentence)
     if arguments.show:
-        print(render_stages(work))
+        print(_render_stages(work))
     if arguments.on is None:
         return _run_here(work, show=arguments.show)
     settings = [*arguments.set, *([f"account={arguments.account}"] if arguments.account else [])]
@@ -99,6 +99,19 @@ def _run_here(work: Work, *, show: bool) -> int:
 def _slurm():  # type: ignore[no-untyped-def]
     """What knows of Slurm comes after this stage, and is looked up by name as the commands of all stages are."""
     return importlib.import_module("slurm.stages.pipeline_run")
+
+
+def _render_stages(work: Work) -> str:
+    """Stage by stage, in the order of the file; commands that have to run have a `$` before them, others say why not."""
+    pipeline, lines = work.pipeline, []
+    for name in pipeline.stages:
+        tasks = tasks_of(pipeline, name)
+        dependencies = dict.fromkeys(need.stage for task in tasks for need in dependencies_of(pipeline, task))
+        lines.append(f"{name}" + (f" <- {', '.join(dependencies)}" if dependencies else ""))
+        for task in tasks:
+            mark = "$" if task in work.tasks else "#"
+            lines.append(f"  {mark} {shlex.join(command_of(pipeline, task))}")
+    return "\n".join([*lines, "", "$ will run; # is complete, or not selected"])
 
 
 if __name__ == "__main__":

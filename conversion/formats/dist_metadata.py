@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import DigestingWriter
+from common.own_files import is_plain_name
 from common.plain_files import require_plain_files
 from conversion.formats.dtypes import DTYPE_BYTES
 from conversion.formats.inert_pickle import Record, load_inert
 from conversion.formats.pickle_names import INDEX, refusal, unknown_names
-from conversion.formats.plain_name import is_plain_name
 from conversion.formats.plain_pickle import Call, Global, Instance, Items, dump
 from conversion.formats.tiling import tiling_problem
 

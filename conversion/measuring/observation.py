@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.python_path import python_path
+from common.command import python_path
 from common.quiet_library import quiet_transformers
 from conversion.measuring.float64 import in_float64
 

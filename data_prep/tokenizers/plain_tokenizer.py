@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from common.allocation import return_free_pieces
 from common.plain_files import require_plain_files
-from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer, require_bounded_ids, require_own_ids
+from data_prep.tokenizers.files import (
+    CHAT_TEMPLATES,
+    CONFIG_NAME,
+    backend_digest,
+    backend_rows,
+    load_tokenizer,
+    require_bounded_ids,
+    require_own_ids,
+    rows_needed,
+    tokenizer_digest,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -240,3 +250,31 @@ def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | dict[str
     return (
         templates if templates is None or isinstance(templates, str) else {template["name"]: template["template"] for template in templates}
     )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`rows_needed` and `tokenizer_digest` of a tokenizer."""
+
+    rows_needed: int
+    digest: str
+
+
+def tokenizer_identity(directory: Path) -> Identity:
+    """The identity of the tokenizer in a folder, as `load_tokenizer` would give it.
+
+    Raises:
+        ValueError: if it cannot be loaded.
+    """
+    if (found := _plain_identity(directory)) is not None:
+        return found
+    tokenizer = load_tokenizer(directory)
+    return Identity(rows_needed(tokenizer), tokenizer_digest(tokenizer))
+
+
+def _plain_identity(directory: Path) -> Identity | None:
+    """By tokenizer.json alone; None where transformers might make something else of it, or might refuse it."""
+    tokenizer = read_plain_backend(directory)
+    if tokenizer is None:
+        return None
+    return Identity(backend_rows(tokenizer), backend_digest(tokenizer))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from common import command
 from common.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
+from common.cli import ROOT
 from common.plain_files import read_json, write_json
 from recipes.pipelines.file import Pipeline, Task, command_of, dependencies_of, output_of, recipe_of
-from recipes.pipelines.made_by import NO_MATTER, difference, difference_of_run
 from recipes.rules.schema import Recipe
-from recipes.runs.run_dir import CHECKPOINTS_NAME, is_lengthened
+from recipes.runs.run_dir import CHECKPOINTS_NAME, is_lengthened, recipe_changes
 from recipes.runs.run_state import read_recipe, read_run_state
 
 RECORDS_NAME = "stages"
+NO_MATTER = ("output", "workers")  # what changes nothing in an output
 _WAYS = "give --rerun to run it again, or choose another work_dir"
 
 
@@ -230,3 +235,42 @@ def _record_path(pipeline: Pipeline, task: Task) -> Path:
 
 def _manifest_dir(pipeline: Pipeline, task: Task) -> Path:
     return _record_path(pipeline, task).with_suffix("")
+
+
+def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[str, Manifest]]) -> str | None:
+    """What speaks against an output being that of a command, None where nothing does.
+
+    Args:
+        words: of the command: `python -m MODULE ...`.
+        inputs: name and manifest of each output of another stage that it reads.
+    """
+    module = words[2]
+    if manifest.stage != module:
+        return f"it was written by {manifest.stage}, not by {module}"
+    expected, default = command.arguments_of(importlib.import_module(module).main, words[3:])
+    for name in sorted((expected.keys() | manifest.arguments.keys()) - set(NO_MATTER)):
+        if name not in expected:
+            return f"its manifest says {name}={manifest.arguments[name]!r}, which is not among the arguments of {module}"
+        made = manifest.arguments.get(name, default[name])
+        if _plain(made) != _plain(expected[name]):
+            return f"it was made with {name}={made!r}, and the stage has {_plain(expected[name])!r}"
+    for name, read in inputs:
+        if read.digest not in manifest.inputs.values():
+            return f"it was not made from the present output of stage {name}"
+    return None
+
+
+def difference_of_run(before: Recipe, expected: Recipe) -> str | None:
+    """What speaks against a finished run being that of a recipe, None where nothing does."""
+    if expected.schedule.epochs is not None:  # a run records the steps that its passes have
+        before = replace(before, freeze=expected.freeze, schedule=replace(before.schedule, max_steps=expected.schedule.max_steps))
+    return "; ".join(recipe_changes(before, expected)) or None
+
+
+def _plain(value: Any) -> Any:
+    """A value as a manifest has it, with the same path for every way to write it."""
+    if isinstance(value, list | tuple):
+        return [_plain(element) for element in value]
+    if isinstance(value, str | Path) and (ROOT / value).exists():
+        return os.path.realpath(ROOT / value)
+    return str(value) if isinstance(value, Path) else value

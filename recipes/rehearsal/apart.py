@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.command import suggested
-from common.python_path import python_path
+from common.command import python_path, suggested
 
 _ROOT = Path(__file__).resolve().parents[2]
 RANKS = "stages"

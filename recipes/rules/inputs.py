@@ -19,7 +19,7 @@ from conversion.embeddings.layers import find_token_layers
 from conversion.families import language_config
 from data_prep.megatron.index import open_dataset, open_training_data
 from data_prep.tokenizers.files import tokenizer_files
-from data_prep.tokenizers.identity import tokenizer_identity
+from data_prep.tokenizers.plain_tokenizer import tokenizer_identity
 from recipes.rules.schema import Recipe, raise_all
 
 Found = TypeVar("Found")

@@ -24,9 +24,8 @@ from slurm.chains.submissions import (
     run_tag,
     submission_dir,
 )
-from slurm.jobs.interruption import uninterrupted
 from slurm.jobs.job import Job
-from slurm.jobs.queue import Tag, send_job, take_back
+from slurm.jobs.queue import Tag, send_job, take_back, uninterrupted
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 

@@ -7,10 +7,13 @@ import contextvars
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +38,7 @@ _QUEUE_FORMAT = "%A|%F|%K|%T|%r|%N|%x|%k"
 _QUEUE_LINE = re.compile(r"(\d+)\|(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _PLAIN = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}  # squeue would cut a long list of indices; times may be relative
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -339,3 +343,20 @@ def _ask_once(program: str, *arguments: str, new_session: bool) -> str:
         may_pass = (program in _ONLY_ASK and "invalid" not in message.lower()) or (bool(_NO_ANSWER.search(message)) and program != "sbatch")
         raise _SlurmError(f"{program} refused: {' / '.join(message.splitlines()) or f'exit code {done.returncode}'}", may_pass=may_pass)
     return done.stdout
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that Ctrl-C, a closed terminal or `kill` ends only behind its last line; then what came has the effect that it always has."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that handles signals
+        yield
+        return
+    came: list[int] = []
+    before = {ending: signal.signal(ending, lambda number, frame: came.append(number)) for ending in _ENDING}
+    try:
+        yield
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)

@@ -20,8 +20,7 @@ from recipes.rules.schema import raise_all
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
 from slurm.chains.submissions import claim_run, current_submission, record_jobs, submission_dir
-from slurm.jobs.interruption import uninterrupted
-from slurm.jobs.queue import Tag, send_job, take_back
+from slurm.jobs.queue import Tag, send_job, take_back, uninterrupted
 from slurm.jobs.render import render_job
 from slurm.jobs.submission_plan import job_memory_gib
 from slurm.sites.cluster import Cluster

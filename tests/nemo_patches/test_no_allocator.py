@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from common.python_path import python_path
+from common.command import python_path
 from nemo_patches import no_allocator
 from tests.processes import ROOT
 

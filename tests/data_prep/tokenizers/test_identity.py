@@ -14,8 +14,7 @@ import pytest
 
 from data_prep.tokenizers import identity
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, rows_needed, tokenizer_digest
-from data_prep.tokenizers.identity import Identity, tokenizer_identity
-from data_prep.tokenizers.plain_tokenizer import PlainTokenizer, described, read_tokenizer, special_token
+from data_prep.tokenizers.plain_tokenizer import Identity, PlainTokenizer, described, read_tokenizer, special_token, tokenizer_identity
 from tests.processes import ROOT
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -173,7 +172,7 @@ def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Pa
 
 def test_transformers_is_not_imported(tokenizer_dir: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from data_prep.tokenizers.identity import tokenizer_identity;"
+        "import sys; from pathlib import Path; from data_prep.tokenizers.plain_tokenizer import tokenizer_identity;"
         "tokenizer_identity(Path(sys.argv[1])); print('transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, tokenizer_dir], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

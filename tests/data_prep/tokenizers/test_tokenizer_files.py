@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_prep.tokenizers.derived import read_description
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, save_tokenizer, tokenizer_digest, tokenizer_files
-from data_prep.tokenizers.identity import tokenizer_identity
+from data_prep.tokenizers.plain_tokenizer import tokenizer_identity
 from tests.processes import ROOT
 
 
