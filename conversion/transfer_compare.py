@@ -50,12 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from conversion.comparing.comparison import (
         SOURCE,
         Measurement,
+        Race,
         TextScorer,
         TrainingOptions,
-        compare,
         sample_documents,
-        screen,
-        train_and_measure,
     )
     from conversion.comparing.decision import DecisionRule
     from conversion.comparing.page import Comparison, write_comparison
@@ -75,22 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     scorer = TextScorer(tokenizer, start_token=arguments.start_token)
     _say(f"read {request.source} and a vocabulary of {len(case.inputs.target):,} tokens, {len(case.inputs.new_ids):,} of them new")
     with staged_directory(arguments.output) as staging:
-        plans = _plan(case, request, methods, arguments.seeds)
+        race = Race(_plan(case, request, methods, arguments.seeds), scorer, texts, rule, _say)
         device = arguments.device or default_device()
         screened = None
         if not rule.every_document and arguments.dtype == "float32" and _screens(arguments.screening, device):
             _say("the rounds are measured in bfloat16; the remaining methods are measured in float32")
-            screened = screen(
-                load_model(checkpoint, device=device, dtype="bfloat16"), plans, scorer=scorer, texts=texts, rule=rule, say=_say
-            )
+            screened = race.screen(load_model(checkpoint, device=device, dtype="bfloat16"))
         model = load_model(checkpoint, device=device, dtype=arguments.dtype)
-        measurements = compare(model, plans, scorer=scorer, texts=texts, rule=rule, screened=screened, say=_say)
+        measurements = race.compare(model, screened)
         if training.num_steps:
             assert request.text is not None
-            runs = train_and_measure(
-                model, plans, tokenizer=tokenizer, scorer=scorer, texts=texts, training=training, training_text=list(request.text)
-            )
-            for measurement in runs:
+            for measurement in race.train_and_measure(model, tokenizer, training, list(request.text)):
                 measurements.append(measurement)
                 _say(_progress(measurement, texts))
         # The source on as much as the best have: no more says anything about them.

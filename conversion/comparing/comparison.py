@@ -176,143 +176,111 @@ class TextScorer:
 Scores = dict[tuple[str, int], dict[str, TextScore]]  # (method, seed) -> text -> what the model makes of it
 
 
-def compare(
-    model: PreTrainedModel,
-    plans: Mapping[tuple[str, int], Planned],
-    *,
-    scorer: TextScorer,
-    texts: Sequence[Text],
-    rule: DecisionRule,
-    screened: tuple[Scores, list[str]] | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> list[Measurement]:
-    """Measure transfers before any training, in rounds over the texts' documents, in the order of `texts`.
+@dataclass(frozen=True)
+class Race:
+    """Transfers that are measured on the same texts.
 
-    A method that is significantly worse than the best on the first text is dropped from further rounds, and the rounds end when all remaining
-    methods are tied.  So the number of documents that a method is scored on depends on its rounds.
-
-    Args:
+    Attributes:
         plans: (method, seed) -> the decided transfer.
-        screened: what `screen` gave for them, which has read the rounds: those that are left, and at least two, are measured on the same documents.
         say: takes lines that tell how far it is.
     """
-    if screened is None:
-        scores, _ = _race(model, plans, scorer=scorer, texts=texts, rule=rule, screens=False, say=say)
-        return [Measurement(*key, 0, found, plans[key].seconds) for key, found in scores.items()]
-    rough, left = screened
-    exact: Scores = {}
-    _measure_again(model, plans, [key for key in plans if key[0] in left], rough, exact, scorer=scorer, texts=texts, say=say)
-    shifts = [exact[key][texts[0].name].bits_per_byte - rough[key][texts[0].name].bits_per_byte for key in exact]
-    error = max(shifts) - min(shifts)
-    say(f"in bfloat16 the differences between these were off by at most {error:.4f} bits per byte")
-    if error > SCREENING_ERROR:
-        say("too much: the others are measured again as well")
-        _measure_again(model, plans, [key for key in plans if key not in exact], rough, exact, scorer=scorer, texts=texts, say=say)
-    return [Measurement(*key, 0, exact.get(key, found), plans[key].seconds, screened=key not in exact) for key, found in rough.items()]
 
+    plans: Mapping[tuple[str, int], Planned]
+    scorer: TextScorer
+    texts: Sequence[Text]
+    rule: DecisionRule
+    say: Callable[[str], None] = lambda line: None
 
-def screen(
-    model: PreTrainedModel,
-    plans: Mapping[tuple[str, int], Planned],
-    *,
-    scorer: TextScorer,
-    texts: Sequence[Text],
-    rule: DecisionRule,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[Scores, list[str]]:
-    """The rounds of `compare` read by the model in bfloat16, which drops a method only where it is behind by more than that can do.
+    def compare(self, model: PreTrainedModel, screened: tuple[Scores, list[str]] | None = None) -> list[Measurement]:
+        """Measure transfers before any training, in rounds over the texts' documents, in the order of `texts`.
 
-    Returns:
-        All scores, and the methods that are left, the nearest of the others among them where it is one alone.
-    """
-    scores, alive = _race(model, plans, scorer=scorer, texts=texts, rule=rule, screens=True, say=say)
-    if len(alive) == 1 and len({method for method, _ in plans}) > 1:
-        values = {key[0]: found[texts[0].name].bits_per_byte for key, found in scores.items() if key[0] not in alive}
-        alive.append(min(values, key=lambda method: values[method]))
-    return scores, alive
+        A method that is significantly worse than the best on the first text is dropped from further rounds, and the rounds end when all remaining
+        methods are tied.  So the number of documents that a method is scored on depends on its rounds.
 
-
-def _race(
-    model: PreTrainedModel,
-    plans: Mapping[tuple[str, int], Planned],
-    *,
-    scorer: TextScorer,
-    texts: Sequence[Text],
-    rule: DecisionRule,
-    screens: bool,
-    say: Callable[[str], None],
-) -> tuple[Scores, list[str]]:
-    """Scores of all plans, in rounds, and the methods that are left at the end."""
-    scores: Scores = {}
-    alive = list(dict.fromkeys(method for method, _ in plans))
-    ends = rule.round_ends(len(texts[0].documents))
-    done = 0
-    for look, end in enumerate(ends, start=1):
-        part = [text for text in (_documents_between(text, done, end, ends[-1]) for text in texts) if text.documents]
-        size = sum(len(text.documents) for text in part)
-        for method, seed in (key for key in plans if key[0] in alive):
-            start = time.monotonic()
-            found = scorer(put_rows(model, plans[method, seed].transfer), part)
-            scores[method, seed] = {name: _together(scores.get((method, seed), {}).get(name), score) for name, score in found.items()}
-            figures = ", ".join(f"{name} {score.bits_per_byte:.3f}" for name, score in scores[method, seed].items())
-            say(
-                f"round {look} of at most {len(ends)}, {size} documents: {method}, seed {seed}: {figures} ({time.monotonic() - start:.1f} s)"
-            )
-        done = end
-        measured = [Measurement(m, seed, 0, found, plans[m, seed].seconds) for (m, seed), found in scores.items() if m in alive]
-        standing = standing_of(measured, texts[0].name, 0, looks=len(ends), tie=rule.tie)
-        last = look == len(ends) or not standing.open
-        if last and not screens:
-            break
-        if dropped := standing.far_behind if screens else standing.significantly_worse:
-            alive = [method for method in alive if method not in dropped]
-            say(f"after {end} documents {standing.best} is ahead; significantly worse, and not measured further: {', '.join(dropped)}")
-        if last:
-            break
-    return scores, alive
-
-
-def _measure_again(
-    model: PreTrainedModel,
-    plans: Mapping[tuple[str, int], Planned],
-    keys: Sequence[tuple[str, int]],
-    screened: Scores,
-    exact: Scores,
-    *,
-    scorer: TextScorer,
-    texts: Sequence[Text],
-    say: Callable[[str], None],
-) -> None:
-    """Measure plans on the documents that they were screened on."""
-    for key in keys:
-        start = time.monotonic()
-        part = [
-            replace(text, documents=text.documents[: len(screened[key][text.name].documents)])
-            for text in texts
-            if text.name in screened[key]
+        Args:
+            screened: what `screen` gave for them, which has read the rounds: those that are left, and at least two, are measured on the same documents.
+        """
+        if screened is None:
+            scores, _ = self._rounds(model, screens=False)
+            return [Measurement(*key, 0, found, self.plans[key].seconds) for key, found in scores.items()]
+        (rough, left), name = screened, self.texts[0].name
+        exact = self._measured_again(model, [key for key in self.plans if key[0] in left], rough)
+        shifts = [exact[key][name].bits_per_byte - rough[key][name].bits_per_byte for key in exact]
+        error = max(shifts) - min(shifts)
+        self.say(f"in bfloat16 the differences between these were off by at most {error:.4f} bits per byte")
+        if error > SCREENING_ERROR:
+            self.say("too much: the others are measured again as well")
+            exact |= self._measured_again(model, [key for key in self.plans if key not in exact], rough)
+        return [
+            Measurement(*key, 0, exact.get(key, found), self.plans[key].seconds, screened=key not in exact) for key, found in rough.items()
         ]
-        exact[key] = scorer(put_rows(model, plans[key].transfer), part)
-        figures = ", ".join(f"{name} {score.bits_per_byte:.3f}" for name, score in exact[key].items())
-        say(f"in {str(model.dtype).removeprefix('torch.')}: {key[0]}, seed {key[1]}: {figures} ({time.monotonic() - start:.1f} s)")
 
+    def screen(self, model: PreTrainedModel) -> tuple[Scores, list[str]]:
+        """The rounds of `compare` read by the model in bfloat16, which drops a method only where it is behind by more than that can do.
 
-def train_and_measure(
-    model: PreTrainedModel,
-    plans: Mapping[tuple[str, int], Planned],
-    *,
-    tokenizer: PreTrainedTokenizerFast,
-    scorer: TextScorer,
-    texts: Sequence[Text],
-    training: TrainingOptions,
-    training_text: Sequence[str],
-) -> Iterator[Measurement]:
-    """Measure every transfer on all documents after a short training, on the same batches for all."""
-    batches = pack(tokenizer, training_text, training)
-    for (method, seed), planned in plans.items():
-        start = time.monotonic()
-        trained = train(copy.deepcopy(put_rows(model, planned.transfer)), batches, training, seed=seed)
-        seconds = time.monotonic() - start
-        yield Measurement(method, seed, training.num_steps, scorer(trained, texts), seconds)
+        Returns:
+            All scores, and the methods that are left, the nearest of the others among them where it is one alone.
+        """
+        scores, alive = self._rounds(model, screens=True)
+        if len(alive) == 1 and len({method for method, _ in self.plans}) > 1:
+            values = {key[0]: found[self.texts[0].name].bits_per_byte for key, found in scores.items() if key[0] not in alive}
+            alive.append(min(values, key=lambda method: values[method]))
+        return scores, alive
+
+    def _rounds(self, model: PreTrainedModel, *, screens: bool) -> tuple[Scores, list[str]]:
+        """Scores of all plans, in rounds, and the methods that are left at the end."""
+        scores: Scores = {}
+        alive = list(dict.fromkeys(method for method, _ in self.plans))
+        ends = self.rule.round_ends(len(self.texts[0].documents))
+        done = 0
+        for look, end in enumerate(ends, start=1):
+            part = [text for text in (_documents_between(text, done, end, ends[-1]) for text in self.texts) if text.documents]
+            size = sum(len(text.documents) for text in part)
+            for key in (key for key in self.plans if key[0] in alive):
+                start = time.monotonic()
+                found = self.scorer(put_rows(model, self.plans[key].transfer), part)
+                scores[key] = {name: _together(scores.get(key, {}).get(name), score) for name, score in found.items()}
+                self._say_scores(f"round {look} of at most {len(ends)}, {size} documents", key, scores[key], start)
+            done = end
+            measured = [Measurement(*key, 0, found, self.plans[key].seconds) for key, found in scores.items() if key[0] in alive]
+            standing = standing_of(measured, self.texts[0].name, 0, looks=len(ends), tie=self.rule.tie)
+            last = look == len(ends) or not standing.open
+            if last and not screens:
+                break
+            if dropped := standing.far_behind if screens else standing.significantly_worse:
+                alive = [method for method in alive if method not in dropped]
+                self.say(
+                    f"after {end} documents {standing.best} is ahead; significantly worse, and not measured further: {', '.join(dropped)}"
+                )
+            if last:
+                break
+        return scores, alive
+
+    def _measured_again(self, model: PreTrainedModel, keys: Sequence[tuple[str, int]], screened: Scores) -> Scores:
+        """Scores of plans on the documents that they were screened on."""
+        exact: Scores = {}
+        for key in keys:
+            start = time.monotonic()
+            sizes = {name: len(score.documents) for name, score in screened[key].items()}
+            part = [replace(text, documents=text.documents[: sizes[text.name]]) for text in self.texts if text.name in sizes]
+            exact[key] = self.scorer(put_rows(model, self.plans[key].transfer), part)
+            self._say_scores(f"in {str(model.dtype).removeprefix('torch.')}", key, exact[key], start)
+        return exact
+
+    def _say_scores(self, what: str, key: tuple[str, int], scores: Mapping[str, TextScore], start: float) -> None:
+        figures = ", ".join(f"{name} {score.bits_per_byte:.3f}" for name, score in scores.items())
+        self.say(f"{what}: {key[0]}, seed {key[1]}: {figures} ({time.monotonic() - start:.1f} s)")
+
+    def train_and_measure(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, training: TrainingOptions, training_text: Sequence[str]
+    ) -> Iterator[Measurement]:
+        """Measure every transfer on all documents after a short training, on the same batches for all."""
+        batches = pack(tokenizer, training_text, training)
+        for (method, seed), planned in self.plans.items():
+            start = time.monotonic()
+            trained = train(copy.deepcopy(put_rows(model, planned.transfer)), batches, training, seed=seed)
+            seconds = time.monotonic() - start
+            yield Measurement(method, seed, training.num_steps, self.scorer(trained, self.texts), seconds)
 
 
 def _documents_between(text: Text, done: int, end: int, of: int) -> Text:

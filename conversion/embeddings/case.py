@@ -71,14 +71,7 @@ def read_case(request: TransferRequest) -> TransferCase:
     factorised_size = choose_factorised_size(request.factorised_size, num_tokens=num_tokens, hidden_size=checkpoint.shape(layers.input)[1])
     for name in filter(None, (layers.input, layers.output)):
         _require_finite(checkpoint.tensors[name].row_range(name, 0, len(source)), request.source)
-    target_files = target_tokenizer(
-        request.vocabulary,
-        source=request.source,
-        source_tokenizer=source_tokenizer,
-        tokenizer=request.tokenizer,
-        text=request.text,
-        source_text=request.source_text,
-    )
+    target_files = target_tokenizer(request, source_tokenizer)
     target = Vocabulary.of(target_files.tokenizer)
     require_same_padding(checkpoint, target.roles.get("pad"))
     inputs = TransferInputs(

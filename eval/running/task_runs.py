@@ -66,20 +66,13 @@ def _renderer(chat: Chat | None) -> dict[str, Any]:
     return {} if chat is None or chat.template is None else {"chat_template": chat.apply_chat_template}
 
 
-def find_tasks(
-    names: Sequence[str],
-    *,
-    task_dirs: Sequence[Path] = (TASKS_DIR,),
-    metadata: Mapping[str, Any] | None = None,
-    hub: Path | None = None,
-    limit: int | None = None,
-) -> dict[str, FoundTask]:
+def find_tasks(names: Sequence[str], **where: Any) -> dict[str, FoundTask]:
     """Tasks by name, as `find_usable_tasks`.
 
     Raises:
         ValueError: also if a task's rows cannot be asked.
     """
-    found, unusable = find_usable_tasks(names, task_dirs=task_dirs, metadata=metadata, hub=hub, limit=limit)
+    found, unusable = find_usable_tasks(names, **where)
     if unusable:
         raise ValueError(next(iter(unusable.values())))
     return found

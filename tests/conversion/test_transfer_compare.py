@@ -23,14 +23,13 @@ from conversion.comparing import comparison
 from conversion.comparing.comparison import (
     Measurement,
     Planned,
+    Race,
     TextScorer,
     TrainingOptions,
-    compare,
     difference_between,
     pack,
     put_rows,
     sample_documents,
-    screen,
     standing_of,
     train,
     training_steps,
@@ -243,7 +242,7 @@ def raced(monkeypatch: pytest.MonkeyPatch, levels: dict[str, float], *, num_docu
     monkeypatch.setattr(comparison, "put_rows", lambda model, transfer: transfer)
     text = sample_documents(Text("sl", Path("sl.txt"), list(of_document), "digest"), 10**9)
     plans = {(method, 0): Planned(method, 0.0) for method in levels}
-    measurements = compare(None, plans, scorer=score, texts=[text], rule=rule)
+    measurements = Race(plans, score, [text], rule).compare(None)
     assert all(len({d.text_bytes for d in m.scores["sl"].documents}) > 1 for m in measurements)
     return {m.method: len(m.scores["sl"].documents) for m in measurements}
 
@@ -276,11 +275,10 @@ def screened_race(
     monkeypatch.setattr(comparison, "put_rows", lambda model, transfer: (model.dtype, transfer))
     rough, exact = (argparse.Namespace(dtype=name) for name in ("bfloat16", "torch.float32"))
     text = Text("sl", Path("sl.txt"), list(of_document), "digest")
-    common = {"scorer": score, "texts": [text], "rule": DecisionRule(tie=0.001)}
-    plans = {(method, 0): Planned(method, 0.0) for method in levels}
     said: list[str] = []
-    found = compare(exact, plans, **common, screened=screen(rough, plans, **common), say=said.append)
-    return found, compare(exact, plans, **common), said
+    race = Race({(method, 0): Planned(method, 0.0) for method in levels}, score, [text], DecisionRule(tie=0.001), said.append)
+    found, plain = race.compare(exact, race.screen(rough)), replace(race, say=print).compare(exact)
+    return found, plain, said
 
 
 def test_screening_leaves_the_figures_and_the_order_of_those_that_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +390,7 @@ def test_a_text_is_encoded_once_for_all_methods(folders: dict[str, Path], monkey
     transfer, model = transfer_and_model(folders, "tied", None)
     plans = {(method, 0): Planned(transfer, 0.0) for method in ("mean", "merge", "align")}
     text = Text("sl", folders["heldout"], HELDOUT[:8], "digest")
-    compare(model, plans, scorer=TextScorer(load_tokenizer(folders["target"])), texts=[text], rule=DecisionRule())
+    Race(plans, TextScorer(load_tokenizer(folders["target"])), [text], DecisionRule()).compare(model)
     assert sorted(seen) == sorted(HELDOUT[:8])
 
 

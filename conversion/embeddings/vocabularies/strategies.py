@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.options import require_values
-from conversion.embeddings.options import STRATEGIES, TOKENS_BY, VocabularyOptions
+from conversion.embeddings.options import STRATEGIES, TOKENS_BY, TransferRequest, VocabularyOptions
 from conversion.embeddings.vocabularies.chat_template import carried_templates, rendered_chats
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.corpora import text_files
@@ -122,21 +122,14 @@ def read_source_tokenizer(options: VocabularyOptions, source: Path) -> AnyTokeni
     return read_tokenizer(source) if options.strategy == "replace" else load_tokenizer(source)
 
 
-def target_tokenizer(
-    options: VocabularyOptions,
-    *,
-    source: Path,
-    source_tokenizer: AnyTokenizer,
-    tokenizer: Path | None,
-    text: Documents | None,
-    source_text: Documents | None = None,
-) -> TargetTokenizer:
+def target_tokenizer(request: TransferRequest, source_tokenizer: AnyTokenizer) -> TargetTokenizer:
     """Read or make the tokenizer that the strategy asks for.
 
     Raises:
         ValueError: if it cannot be made.
     """
-    if options.strategy == "replace":
+    source, tokenizer, strategy = request.source, request.tokenizer, request.vocabulary.strategy
+    if strategy == "replace":
         assert tokenizer is not None
         target = read_tokenizer(tokenizer)
         templates, warnings = carried_templates(source_tokenizer, target)
@@ -154,15 +147,12 @@ def target_tokenizer(
             )
         return TargetTokenizer(target, files, warnings=warnings)
     assert not isinstance(source_tokenizer, PlainTokenizer), "what makes a tokenizer from it asks more"
-    if options.strategy == "keep":
+    if strategy == "keep":
         return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(rows_needed(source_tokenizer)))
-    if options.strategy == "prune":
-        assert text is not None
-        return _pruned(source, source_tokenizer, text, options.min_count)
-    if options.strategy == "swap":
-        assert text is not None
-        return _swapped(options, source, source_tokenizer, tokenizer, text, source_text)
-    return _extended(options, source, source_tokenizer, tokenizer, text, source_text)
+    if strategy == "prune":
+        assert request.text is not None
+        return _pruned(source, source_tokenizer, request.text, request.vocabulary.min_count)
+    return (_swapped if strategy == "swap" else _extended)(request, source_tokenizer)
 
 
 def _damaged_tokens(tokenizer: AnyTokenizer) -> list[str]:
@@ -208,16 +198,10 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _extended(
-    options: VocabularyOptions,
-    source: Path,
-    source_tokenizer: PreTrainedTokenizerFast,
-    tokenizer: Path | None,
-    text: Documents | None,
-    source_text: Documents | None,
-) -> TargetTokenizer:
+def _extended(request: TransferRequest, source_tokenizer: PreTrainedTokenizerFast) -> TargetTokenizer:
+    options, source, tokenizer = request.vocabulary, request.source, request.tokenizer
     description = read_description(source, source_tokenizer)
-    sample, held_out = sample_sentences(text, options.num_sentences) if text is not None else ([], [])
+    sample, held_out = sample_sentences(request.text, options.num_sentences) if request.text is not None else ([], [])
     if options.tokens_by == "continued-bpe":
         assert options.num_new_tokens is not None
         extension = continue_merges(description, sample, options.num_new_tokens)
@@ -240,24 +224,18 @@ def _extended(
         facts["num_unused"] = _num_unused(extended, sample, extension)
     if held_out:
         facts["held_out_text"] = _use_of(source_tokenizer, extended, held_out, extension.first_id.__le__)
-    if source_text is not None:
-        facts["source_text"] = _change_of(source_tokenizer, extended, source_text, extension.first_id.__le__)
+    if request.source_text is not None:
+        facts["source_text"] = _change_of(source_tokenizer, extended, request.source_text, extension.first_id.__le__)
     source_ids = np.full(extension.first_id + len(extension.tokens), -1, dtype=np.int64)
     source_ids[: extension.first_id] = np.arange(extension.first_id)
     return TargetTokenizer(extended, files, source_ids, facts, _left_out(source))
 
 
-def _swapped(
-    options: VocabularyOptions,
-    source: Path,
-    source_tokenizer: PreTrainedTokenizerFast,
-    tokenizer: Path | None,
-    text: Documents,
-    source_text: Documents | None,
-) -> TargetTokenizer:
-    assert options.num_new_tokens is not None
+def _swapped(request: TransferRequest, source_tokenizer: PreTrainedTokenizerFast) -> TargetTokenizer:
+    options, source, text = request.vocabulary, request.source, request.text
+    assert options.num_new_tokens is not None and text is not None
     description = read_description(source, source_tokenizer)
-    kept = _counts(source_tokenizer, filter(None, (text, source_text)))
+    kept = _counts(source_tokenizer, filter(None, (text, request.source_text)))
     removable = removable_tokens(description, wanted=of_scripts(options.swap_scripts) if options.swap_scripts else lambda _: True)
     chats, warnings = rendered_chats(source_tokenizer)
     for token in _counts(source_tokenizer, [chats]):  # a role whose name is cut into other tokens would be unknown to the model
@@ -272,7 +250,7 @@ def _swapped(
     if options.tokens_by == "continued-bpe":
         extension = continue_merges(removal.description, sample, options.num_new_tokens, excluded=set(gone))
     else:
-        candidates = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
+        candidates = train_candidates(description, sample) if request.tokenizer is None else _tokens_of(request.tokenizer)
         fits = fits_a_word(source_tokenizer.backend_tokenizer)
         extension = extend_tokenizer(removal.description, candidates, options.num_new_tokens, fits=fits, excluded=set(gone))
     files = derived_files(source, source_tokenizer, under_free_ids(description, removal, extension))
@@ -291,8 +269,8 @@ def _swapped(
     free = set(removal.free)
     if held_out:
         facts["held_out_text"] = _use_of(source_tokenizer, swapped, held_out, free.__contains__)
-    if source_text is not None:
-        facts["source_text"] = _change_of(source_tokenizer, swapped, source_text, free.__contains__)
+    if request.source_text is not None:
+        facts["source_text"] = _change_of(source_tokenizer, swapped, request.source_text, free.__contains__)
     return TargetTokenizer(swapped, files, source_ids, facts, _left_out(source), warnings, exchanged)
 
 

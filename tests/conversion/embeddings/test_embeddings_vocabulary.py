@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from conversion.embeddings.options import VocabularyOptions
+from conversion.embeddings.options import TransferRequest, VocabularyOptions
 from conversion.embeddings.vocabularies.strategies import target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import Match, map_vocabulary
@@ -297,9 +298,9 @@ def test_added_tokens_that_a_decoder_takes_for_bytes_come_back_as_they_are(tmp_p
     for name, tokenizer in (("source", source), ("target", target)):
         tokenizer.save_pretrained(tmp_path / name)
     assert target.decode(target("đuveč")["input_ids"]) == "\x11uve\r"
-    options = {"source": tmp_path / "source", "source_tokenizer": source, "tokenizer": tmp_path / "target", "text": None}
-    found = target_tokenizer(VocabularyOptions("replace"), **options)
-    replaced, union = found.tokenizer, target_tokenizer(VocabularyOptions("union"), **options).tokenizer
+    request = TransferRequest(tmp_path / "source", tmp_path / "target", None, VocabularyOptions("replace"))
+    found = target_tokenizer(request, source)
+    replaced, union = found.tokenizer, target_tokenizer(replace(request, vocabulary=VocabularyOptions("union")), source).tokenizer
     assert "1 added tokens of" in found.warnings[0] and found.digest == tokenizer_digest(target)
     text = "x谁 đuveč xđuvečy"
     assert replaced(text)["input_ids"] == target(text)["input_ids"]
