@@ -15,7 +15,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +25,8 @@ from common.artifacts import Manifest, write_manifest
 from common.options import add_option
 from common.progress import SharedProgress, show
 from data_prep.megatron.index import STAGE, dataset_summary, token_dtype, totals
-from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
-from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
+from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, Work, check, join, shard_part, tokenize_shard
+from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.reading.corpora import text_files
 from data_prep.reading.documents import add_input_arguments, require_text_files
 from data_prep.sharing import on_ray
@@ -36,20 +36,7 @@ from data_prep.tokenizers.files import load_tokenizer, rows_needed, start_withou
 from data_prep.tokenizers.frame import add_bos_argument, document_front, front_facts
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedTokenizerFast
-
-
-@dataclass(frozen=True)
-class Work:
-    """What every worker has: processes are forked with it, since a tokenizer takes seconds to load."""
-
-    encoders: Sequence[WordEncoder | LibraryEncoder]
-    front: tuple[int, ...]
-    eos_token_id: int
-    dtype: np.dtype
-    reading: Reading
-    progress: SharedProgress
 
 
 _WORK: list[Work] = []  # of this process
@@ -138,16 +125,7 @@ def _begin(work: Work) -> None:
 def _run(job: tuple[Path, Path]) -> ShardRecord:
     [work] = _WORK
     path, stem = job
-    return tokenize_shard(
-        path,
-        stem,
-        work.encoders,
-        eos_token_id=work.eos_token_id,
-        front=work.front,
-        dtype=work.dtype,
-        reading=work.reading,
-        progress=work.progress,
-    )
+    return tokenize_shard(path, stem, work)
 
 
 def _no_text(records: Sequence[ShardRecord]) -> ValueError:

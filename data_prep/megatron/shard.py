@@ -80,22 +80,25 @@ class Part:
     lines: NDArray[np.int64]
 
 
-def tokenize_shard(
-    path: Path,
-    stem: Path,
-    encoders: Sequence[WordEncoder | LibraryEncoder],
-    *,
-    eos_token_id: int,
-    front: Sequence[int] = (),
-    dtype: np.dtype,
-    reading: Reading,
-    progress: Counter | None = None,
-) -> ShardRecord:
-    """Write `STEM.bin` (tokens), `STEM.npz` (length and line of each document) and last `STEM.json`; a shard that has it is not done again.
+@dataclass(frozen=True)
+class Work:
+    """What every worker has: processes are forked with it, since a tokenizer takes seconds to load.
 
-    Args:
+    Attributes:
         encoders: of the same tokenizer, for as many threads.
         front: ids in front of each document.
+    """
+
+    encoders: Sequence[WordEncoder | LibraryEncoder]
+    front: tuple[int, ...]
+    eos_token_id: int
+    dtype: np.dtype
+    reading: Reading
+    progress: Counter
+
+
+def tokenize_shard(path: Path, stem: Path, work: Work) -> ShardRecord:
+    """Write `STEM.bin` (tokens), `STEM.npz` (length and line of each document) and last `STEM.json`; a shard that has it is not done again.
 
     Raises:
         ValueError: if the file cannot be read, or the end-of-text token comes up inside a document.
@@ -103,19 +106,18 @@ def tokenize_shard(
     done = stem.with_suffix(".json")
     state = file_state(path)
     if found := finished_shard(done, state, stem.with_suffix(".bin"), stem.with_suffix(".npz")):
-        if progress is not None:
-            progress.advance(state["size"])
+        work.progress.advance(state["size"])
         return ShardRecord(**{**found["record"], "samples": [tuple(sample) for sample in found["record"]["samples"]]})
     record, bad = ShardRecord(str(path)), list[BadInput]()
     all_lengths, lines = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     partial = stem.with_name(f".{stem.name}.bin.partial")
     with DigestingWriter(partial) as writer:
-        batches = _batches(reading.documents(path, bad, progress=progress), record)
-        for batch, ids, lengths in _encoded(batches, encoders, eos_token_id):
-            _require_no_end_inside(path, batch, ids, lengths, eos_token_id)
-            ids, lengths = _with_front(ids, lengths, front)
+        batches = _batches(work.reading.documents(path, bad, progress=work.progress), record)
+        for batch, ids, lengths in _encoded(batches, work.encoders, work.eos_token_id):
+            _require_no_end_inside(path, batch, ids, lengths, work.eos_token_id)
+            ids, lengths = _with_front(ids, lengths, work.front)
             # Not `tofile`: on a full disk it raises an OSError without the error number.
-            writer.write(stored_ids(ids, dtype).data)
+            writer.write(stored_ids(ids, work.dtype).data)
             _sample(record, batch)
             record.num_documents += len(batch)
             record.num_tokens += len(ids)
