@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from common import command
 from common.command import suggested
-from common.options import add_option
+from common.options import add_option, add_options, values_of
 from recipes.rehearsal.prediction import keep_rehearsal
 from recipes.rules.checks import check_run
 from recipes.rules.compose import compose_recipe
@@ -38,10 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_cluster_arguments(parser)
     add_time_argument(parser)
     add_option(parser, "--name", "name of the jobs in the queue (default: the name of the output directory)")
-    add_option(parser, "--links N", "number of jobs in the chain", ChainPlan.links, type=int)
-    add_option(
-        parser, "--signal-seconds S", "seconds before the time limit at which training saves and exits", ChainPlan.signal_seconds, type=int
-    )
+    add_options(parser, ChainPlan)
     add_option(
         parser,
         "--rehearse",
@@ -65,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     run_dir = arguments.output
     longer = record_recipe(run_dir, recipe, writes=False)  # the training's own refusal, before anything waits for it
-    chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
+    chain = ChainPlan(**values_of(arguments, ChainPlan))
     script = render_job(link_job(job, run_dir, chain, submission=1, tag=run_tag(run_dir, 1)), cluster)
     if arguments.submit:
         require_runtime(cluster)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from common.options import option
 from common.plain_files import write_json
 from recipes.runs.run_state import STOP_NAME
 from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts
@@ -45,8 +46,8 @@ class ChainPlan:
         recording_seconds: how long a link that starts at once waits until the submission has written its id down.
     """
 
-    links: int = 4
-    signal_seconds: int = 600
+    links: int = option("--links N", "number of jobs in the chain", 4)
+    signal_seconds: int = option("--signal-seconds S", "seconds before the time limit at which training saves and exits", 600)
     limits: Limits = field(default_factory=Limits)
     recording_seconds: float = RECORDING_SECONDS
 
