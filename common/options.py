@@ -76,7 +76,9 @@ def add_option_of(parser: argparse._ActionsContainer, found: Field[Any], *, word
     """Add the option of a field, with other words than its own where they are given."""
     how, default = dict(found.metadata["how"]), found.metadata["default"]
     default = None if default is MISSING else default
-    if reader := _READERS.get(str(found.type).removesuffix(" | None")):
+    if found.type == "bool" and not has_default:
+        how |= {"action": "store_const", "const": True}
+    elif reader := _READERS.get(str(found.type).removesuffix(" | None")):
         how.setdefault("type", reader)
     words = with_default(found.metadata["words"], default) if words is None else words
     add_option(parser, found.metadata["flag"], words, default if has_default else None, **how)

@@ -88,8 +88,6 @@ class SimilarSettings:
         "--similar-unchecked",
         "remove all documents that agree in a band, without verifying their similarity",
         False,
-        action="store_const",
-        const=True,
     )
 
     def __post_init__(self) -> None:
