@@ -97,7 +97,7 @@ def suggested(module: str, *words: str | Path) -> str:
 
 def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:
     """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
-    add_option(parser, "--workers N", "number of processes (default: all cores)", len(os.sched_getaffinity(0)), type=int)
+    add_option(parser, "--workers N", "number of processes (default: all cores)", len(os.sched_getaffinity(0)))
     if skips_bad:
         add_option(parser, "--skip-bad", "skip input that cannot be read and list it, instead of stopping", False)
     add_option(parser, "--max-document-mib N", "maximum size of a line or document in MiB; a longer one is an error", 64)

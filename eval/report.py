@@ -139,11 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_option(parser, "--gpu NAME", "GPU that the runs of --run used (default: parallel.gpu of their recipes)")
     add_option(
-        parser,
-        "--kg-co2-per-kwh X",
-        "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
-        KG_PER_KWH,
-        type=float,
+        parser, "--kg-co2-per-kwh X", "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)", KG_PER_KWH
     )
     add_option(parser, "--title", "heading of the page", "Evaluation")
     return parser

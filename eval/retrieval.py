@@ -142,8 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     add_option(parser, "--lines LANGUAGE=FILE", "text of each language, aligned line by line with --english", nargs="+")
     add_option(parser, "--english FILE", "English side of --verses or --lines", type=Path)
     add_option(parser, "--head LANGUAGE", "languages of the base model, averaged separately from the others", [], nargs="+")
-    add_option(parser, "--layer", "layer whose hidden states are averaged, counted from 1; 0: embeddings", LAYER, type=int)
-    add_option(parser, "--top", "number of nearest sentences among which the translation counts", TOP, type=int)
+    add_option(parser, "--layer", "layer whose hidden states are averaged, counted from 1; 0: embeddings", LAYER)
+    add_option(parser, "--top", "number of nearest sentences among which the translation counts", TOP)
     add_option(
         parser, "--max-sentences", "maximum number of sentences per language, the first ones (default: 1000; of verses 500)", type=int
     )

@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     add_option(parser, "--model DIR", "Hugging Face folder, or a LoRA adapter", type=Path, required=True)
     add_option(parser, "--data DIR", "output of eval.prepare superglue_sl si_nli, with the unlabelled test rows")
     add_option(parser, "--wording", "version of the prompts; 2024-07 is the paper's", "2024-10", choices=tuple(WORDINGS))
-    add_option(parser, "--seed", "seed of the examples and of random labels for invalid answers", DEFAULT_SEED, type=int)
+    add_option(parser, "--seed", "seed of the examples and of random labels for invalid answers", DEFAULT_SEED)
     add_option(parser, "--dtype", "data type of the weights in memory", "float32", choices=DTYPES)
     add_option(parser, "--device", "device: cpu, cuda or cuda:1 ... (default: cuda where there is one)")
     add_option(parser, "--batch-size", "prompts per batch", 8)

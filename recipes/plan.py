@@ -164,13 +164,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_option(parser, "--gpus N", "number of GPUs to rank layouts for (default: that of the recipe)", type=int)
     add_option(parser, "--rehearse", "also measure the memory of ranks in a simulated-GPU dry run (docs/planner.md)", False)
     add_option(parser, "--best N", "number of layouts to show", 5)
-    add_option(parser, "--write-gb-per-second X", "speed of writing checkpoints, in GB/s (default: 2)", costs.WRITE_RATE / 1e9, type=float)
+    add_option(parser, "--write-gb-per-second X", "speed of writing checkpoints, in GB/s (default: 2)", costs.WRITE_RATE / 1e9)
     add_option(
-        parser,
-        "--kg-co2-per-kwh X",
-        "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)",
-        costs.KG_PER_KWH,
-        type=float,
+        parser, "--kg-co2-per-kwh X", "carbon intensity of the electricity, in kg of CO2 per kWh (default: 0.432, Italy)", costs.KG_PER_KWH
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
