@@ -29,8 +29,7 @@ from eval.running.evaluation import evaluate_checkpoint, failures_sentence
 from eval.running.harness_options import add_harness_arguments, vllm_arguments
 from eval.running.model_names import named_checkpoints
 from eval.running.results import PSEUDO_TEXTS, headline_score, score_names
-from eval.running.task_names import unknown_task_problems
-from eval.running.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
+from eval.running.task_runs import TASKS_DIR, FoundTask, find_usable_tasks, unknown_task_problems
 from eval.running.workers import devices_of_workers, import_once
 from recipes.runs.run_dir import RECIPE_NAME
 

@@ -22,8 +22,7 @@ from recipes.runs.run_dir import RECIPE_NAME
 from recipes.runs.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
-from slurm.chains.decision import CONTINUE, Decision, decide
-from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
+from slurm.chains.decision import CONTINUE, Decision, SiteNode, decide, failures, nodes_to_exclude
 from slurm.chains.run_report import cause_of_silent_end, confirmed_by_site
 from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of, read_chain_state
 from slurm.jobs import provenance

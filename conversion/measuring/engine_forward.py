@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> None:
     """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
-    from conversion.measuring.float64 import in_float64
+    from conversion.measuring.observation import in_float64
     from nemo_patches.quiet import quiet_imports
 
     work_dir = Path(argv[0])

@@ -5,6 +5,7 @@ Everything is float32 on the CPU; how far that is from the truth is measured bes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,17 +13,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.command import python_path
 from common.quiet_library import quiet_transformers
-from conversion.measuring.float64 import in_float64
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BATCH_SIZE = 2
@@ -221,3 +221,34 @@ def run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
         if code:
             errors.seek(0)
             raise RuntimeError(f"the engine failed:\n{errors.read().decode(errors='replace')[-4000:]}")
+
+
+@contextlib.contextmanager
+def in_float64(model: nn.Module) -> Iterator[None]:
+    """Each innermost module, and each with parameters of its own, is widened before it runs and narrowed after, which loses no bit.
+
+    What a library computes in float32 whatever its input is (norms, rotations, softmax of Hugging Face) it still does.
+    """
+    import torch
+
+    def widen(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        module.double()
+        # Megatron hands a tied output layer its matrix as an argument.
+        return tuple(map(widened, args)), {name: widened(value) for name, value in kwargs.items()}
+
+    def narrow(module: nn.Module, args: Any, output: Any) -> None:
+        module.float()
+
+    def widened(value: Any) -> Any:
+        return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    hooks = []
+    for module in model.modules():
+        if next(module.children(), None) is None or next(module.parameters(recurse=False), None) is not None:
+            hooks.append(module.register_forward_pre_hook(widen, with_kwargs=True))
+            hooks.append(module.register_forward_hook(narrow))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from common.tables import markdown_table, write_csv
+from common.tables import markdown_table, tex, tex_row, tex_table, write_csv
 from conversion.measuring.intervals import Estimate, ratio_interval
 from conversion.measuring.significance import Difference, holm, paired_difference, with_seeds
 from eval.published.by_language import UNKNOWN, Language, language
-from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL
 from eval.running.results import headline_score

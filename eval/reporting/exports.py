@@ -6,13 +6,12 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.tables import markdown_table
+from common.tables import markdown_table, tex, tex_row, tex_table
 from eval.reporting.across_languages import NOTE as ACROSS_NOTE
 from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.gams_tables import gams_tables
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.languages import language_rows
-from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.page import named_counts, tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.sava_tables import benchmark_table, generation_table

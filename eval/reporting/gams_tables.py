@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from common.plain_files import read_yaml
+from common.tables import tex, tex_row, tex_table
 from conversion.measuring.intervals import Estimate, quantile_bootstrap, t_interval
 from eval.protocols.scoring import OF_VALID, valid_answers
-from eval.reporting.latex import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.scoring.statistics import f1_bootstrap
 

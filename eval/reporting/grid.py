@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.tables import markdown_table, write_csv
-from eval.reporting.latex import tex, tex_row, tex_table
+from common.tables import markdown_table, tex, tex_row, tex_table, write_csv
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from eval.reporting.latex import tex, tex_row, tex_table
+from common.tables import tex, tex_row, tex_table
 from eval.reporting.runs import Evaluated, Report
 from eval.running.results import headline_score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm.chains.attempts import Attempt, End
-from slurm.chains.exclusion import Failure, SiteNode, failures, nodes_to_exclude
+from slurm.chains.decision import Failure, SiteNode, failures, nodes_to_exclude
 
 IDLE, LOST, BACK = SiteNode("idle"), SiteNode("down*"), SiteNode("idle", daemon_start="later")
 ONCE = Failure(1, "before")

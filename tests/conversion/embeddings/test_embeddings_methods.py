@@ -631,7 +631,7 @@ def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> No
     for weigh in (sparsemax_weights, partial(softmax_weights, num_neighbors=10, temperature=0.1)):
         whole = weigh(new, anchors, columns).toarray()
         for rows_at_once in (1, 7):
-            monkeypatch.setattr("conversion.embeddings.spaces.nearest._BLOCK_VALUES", rows_at_once * len(anchors))
+            monkeypatch.setattr("conversion.embeddings.spaces.sparse_weights._BLOCK_VALUES", rows_at_once * len(anchors))
             np.testing.assert_allclose(weigh(new, anchors, columns).toarray(), whole, atol=1e-6)
             monkeypatch.undo()
 

@@ -9,8 +9,7 @@ from lm_eval.api.model import LM
 
 from conversion.measuring.bits_per_byte import choose_start_token, score_documents
 from eval.running.hf_backend import LocalModel
-from eval.running.task_names import bundled_folders, names_in
-from eval.running.task_runs import TASKS_DIR, find_tasks, run_task
+from eval.running.task_runs import TASKS_DIR, bundled_folders, find_tasks, names_in, run_task
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 from tests.refusals import refused
 
