@@ -32,8 +32,6 @@ _EVAL_DIR = Path(__file__).resolve().parent.parent
 TASKS_DIR = _EVAL_DIR / "tasks"
 _PASSAGES = ("flores_passage", "passage")  # in rows of Belebele and BoolQ, where several questions are about one text
 Sample = dict[str, Any]
-
-
 # What a task's YAML calls itself, its group or its tags, on that line or as items below it; items of other lists do no harm.
 _NAMING = re.compile(r"""^(?:["']?(?:task|group|tag)["']?\s*:|\s*-\s)(.*)$""", re.MULTILINE)
 _SUFFIXES = (".yaml", "")  # without one: what other files include
@@ -311,7 +309,10 @@ def names_in(folders: Iterable[Path]) -> set[str]:
 
 
 def unknown_task_problems(names: Sequence[str], task_dirs: Sequence[Path]) -> list[str]:
-    """A sentence for each name that neither the folders nor lm-eval have, with the nearest that they have."""
+    """A sentence for each name that neither the folders nor lm-eval have, with the nearest that they have.
+
+    Without loading lm-eval, whose index of its own takes longer than evaluating a small model.
+    """
     own = names_in(task_dirs)
     if not (others := [name for name in names if name not in own]):
         return []
