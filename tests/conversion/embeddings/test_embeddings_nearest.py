@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from conversion.embeddings.spaces import nearest
+from conversion.embeddings.spaces import sparse_weights
 from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.token_vectors import unit_rows
 
@@ -39,7 +39,7 @@ def space(num_rows: int, *, leading: int = 6, size: int = 40, noise: float = 0.0
 def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     new, anchors = space(600, seed=1), space(2000, seed=2)
     found = WEIGHTS[name](new, anchors)
-    monkeypatch.setattr(nearest, "_BLOCK_VALUES", 64 * len(anchors))
+    monkeypatch.setattr(sparse_weights, "_BLOCK_VALUES", 64 * len(anchors))
     np.testing.assert_allclose(found.toarray(), WEIGHTS[name](new, anchors).toarray(), atol=1e-5)
 
 
@@ -53,7 +53,7 @@ def test_largest_cosines_are_those_of_float64(num_anchors: int, size: int, width
     anchors, queries = (generator.standard_normal((num, size)) for num in (num_anchors, 100))
     anchors[:, 0] *= 20
     anchors[num_anchors // 2 : num_anchors // 2 * 2] = anchors[: num_anchors // 2]
-    largest = nearest._largest_cosines(anchors)
+    largest = sparse_weights._largest_cosines(anchors)
     unit = unit_rows(queries)
     cosines, columns = largest(unit, width)
     all_pairs = unit.astype(np.float64) @ unit_rows(anchors).astype(np.float64).T

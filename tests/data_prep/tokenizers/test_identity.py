@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.tokenizers import identity
+from data_prep.tokenizers import plain_tokenizer
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, rows_needed, tokenizer_digest
 from data_prep.tokenizers.plain_tokenizer import Identity, PlainTokenizer, described, read_tokenizer, special_token, tokenizer_identity
 from tests.processes import ROOT
@@ -103,22 +103,22 @@ def test_a_plain_tokenizer_says_what_transformers_says(tokenizer_dir: Path, tmp_
 def test_without_transformers(tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit) -> None:
     directory = _edited(tokenizer_dir, tmp_path / "tokenizer", edit)
     expected = by_transformers(directory)
-    monkeypatch.setattr(identity, "load_tokenizer", None)
+    monkeypatch.setattr(plain_tokenizer, "load_tokenizer", None)
     assert tokenizer_identity(directory) == expected
 
 
 @pytest.mark.parametrize("edit", NOT_PLAIN.values(), ids=NOT_PLAIN)
 def test_what_transformers_would_change(tokenizer_dir: Path, tmp_path: Path, edit: Edit) -> None:
     directory = _edited(tokenizer_dir, tmp_path / "tokenizer", edit)
-    assert identity._plain_identity(directory) is None
+    assert plain_tokenizer._plain_identity(directory) is None
     assert tokenizer_identity(directory) == by_transformers(directory)
 
 
 def test_tokens_in_files_of_their_own(tokenizer_dir: Path, tmp_path: Path) -> None:
     directory = _edited(tokenizer_dir, tmp_path / "tokenizer", lambda config, content: None)
-    assert identity._plain_identity(directory) is not None
+    assert plain_tokenizer._plain_identity(directory) is not None
     (directory / "special_tokens_map.json").write_text(json.dumps({"mask_token": "<mask>"}))
-    assert identity._plain_identity(directory) is None
+    assert plain_tokenizer._plain_identity(directory) is None
     assert tokenizer_identity(directory) == by_transformers(directory) != tokenizer_identity(tokenizer_dir)
 
 
