@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from conversion.checkpoints.hf_checkpoint import write_hf_checkpoint, write_json
 from conversion.embeddings import METHODS
+from conversion.embeddings.methods.method import TransferInputs
+from conversion.embeddings.vocabularies.vocabulary import Vocabulary
+from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.tokenizers.files import load_tokenizer
 from tests.processes import ROOT
@@ -20,6 +25,9 @@ from tests.processes import ROOT
 SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
 PADDING = 7  # as OPT: 50,272 rows for 50,265 tokens
 _MATERIAL = {"word_vectors": "vectors", "source_word_vectors": "source-vectors"}  # field -> flag, where they differ
+LETTERS = "abcdefghijklmnoprstuvzčšž"
+# A language in which every word has its one translation.
+CIPHER = str.maketrans(LETTERS + LETTERS.upper(), (LETTERS[7:] + LETTERS[:7]) + (LETTERS[7:] + LETTERS[:7]).upper())
 SPECIALS = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}
 
 
@@ -167,10 +175,20 @@ def save_checkpoint(
     return directory
 
 
-def transfer_folders(root: Path) -> dict[str, Path]:
+def transfer_inputs(source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast, *, seed: int = 42, **material: Any) -> TransferInputs:
+    vocabularies = Vocabulary.of(source), Vocabulary.of(target)
+
+    def tokenize(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    ways = {"tokenize": partial(tokenize, target), "tokenize_source": partial(tokenize, source)}
+    return TransferInputs(*vocabularies, map_vocabulary(*vocabularies), seed, **ways, **material)
+
+
+def transfer_folders(root: Path, source: PreTrainedTokenizerFast | None = None) -> dict[str, Path]:
     """Tied and untied source models, a target tokenizer and a text, and what any method needs beside them; by the name of its flag."""
     slovene = demo_text("sl")[:30_000]
-    source = byte_level(demo_text("en"), num_tokens=700, specials=SOURCE_SPECIALS)
+    source = source or byte_level(demo_text("en"), num_tokens=700, specials=SOURCE_SPECIALS)
     for name, tied in (("tied", True), ("untied", False)):
         config = opt_config(len(source) + PADDING, tied=tied)
         save_checkpoint(root / name, config, opt_tensors(config), source)
@@ -192,10 +210,14 @@ def transfer_folders(root: Path) -> dict[str, Path]:
     return {name.partition(".")[0]: root / name for name in names} | {"text": root / "sl.txt"}
 
 
+def material_of(folders: Mapping[str, Path], method: str) -> dict[str, Path]:
+    """The flags of what a method needs beside models and tokenizers, with their files."""
+    names = [_MATERIAL.get(name, name) for name in (*METHODS[method].needs, *(first for first, _ in METHODS[method].either))]
+    return {f"--{name}": folders[name] for name in names}
+
+
 def transfer_arguments(folders: Mapping[str, Path], output: Path, *options: str, source: str = "tied", method: str = "mean") -> list[str]:
     """Words for `conversion.transfer`, with the material that a method needs."""
-    needs = [*METHODS[method].needs, *(first for first, _ in METHODS[method].either)]
-    names = [_MATERIAL.get(name, name) for name in needs]
-    material = [item for name in names if f"--{name}" not in options for item in (f"--{name}", folders[name])]
+    material = [item for flag, path in material_of(folders, method).items() if flag not in options for item in (flag, path)]
     arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--method", method, "--output", output, *material, *options]
     return [str(argument) for argument in arguments]

@@ -11,16 +11,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import OPTForCausalLM
 
-from common.artifacts import check_files, read_manifest
+from common.artifacts import check_files
 from conversion.embeddings.factorisation import factorise
 from conversion.embeddings.methods.row_plan import Origin
 from conversion.transfer import main
 from data_prep.tokenizers.files import load_tokenizer
-from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+from tests.conversion.embedding_fixtures import PADDING, transfer_arguments, transfer_folders
+from tests.conversion.folders import manifest_of
+from tests.refusals import refused
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
 HIDDEN = 24
-PADDING = 7
 
 
 def decaying(num_rows: int, size: int, seed: int = 0) -> np.ndarray:
@@ -72,23 +73,11 @@ def test_blocks_and_padding_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("factorised")
-    source = byte_level(demo_text("en")[:30_000], num_tokens=500, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"})
-    for name, tied in (("tied", True), ("untied", False)):
-        config = opt_config(len(source) + PADDING, tied=tied)
-        save_checkpoint(root / name, config, opt_tensors(config), source)
-    slovene = demo_text("sl")[:20_000]
-    sentencepiece_like(slovene, num_tokens=500).save_pretrained(str(root / "target"))
-    words = sorted(set(demo_text("en")[:20_000].split()) | set(slovene.split()))
-    rows = np.random.default_rng(0).standard_normal((len(words), 5)).round(3)
-    (root / "words.vec").write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, rows)), encoding="utf-8")
-    return {"root": root, **{name: root / name for name in ("tied", "untied", "target")}}
+    return transfer_folders(tmp_path_factory.mktemp("factorised"))
 
 
 def run(folders: dict[str, Path], output: Path, *options: str, source: str = "tied", method: str = "ofa") -> Path:
-    material = ("--vectors", str(folders["root"] / "words.vec")) if method == "ofa" else ()
-    arguments = ["--source", str(folders[source]), "--tokenizer", str(folders["target"]), "--method", method, "--output", str(output)]
-    assert main([*arguments, *material, *options]) == 0
+    assert main(transfer_arguments(folders, output, *options, source=source, method=method)) == 0
     return output
 
 
@@ -120,8 +109,8 @@ def test_factors_fold_to_the_rows(folders: dict[str, Path], tmp_path: Path, sour
         assert torch.equal(weights[OUTPUT], weights[INPUT])
     if output_layer == "random":
         assert np.linalg.matrix_rank(weights[OUTPUT].numpy()) == HIDDEN > np.linalg.matrix_rank(weights[INPUT].numpy(), tol=1e-4) == 5
-    manifest = read_manifest(out)
-    assert manifest is not None and manifest.facts["factorised_size"] == 5
+    manifest = manifest_of(out)
+    assert manifest.facts["factorised_size"] == 5
     check_files(out, manifest)
     logits = OPTForCausalLM.from_pretrained(str(out))(torch.arange(12)[None]).logits
     assert torch.isfinite(logits).all()
@@ -142,12 +131,12 @@ def test_copied_rows_are_the_nearest_of_the_rank(folders: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ("0", "--factorised-size is 0; expected 1 to 24, what 500 source tokens of 24 dimensions allow, or full"),
-        ("25", "--factorised-size is 25; expected 1 to 24, what 500 source tokens of 24 dimensions allow, or full"),
+        ("0", "--factorised-size is 0; expected 1 to 24, what 700 source tokens of 24 dimensions allow, or full"),
+        ("25", "--factorised-size is 25; expected 1 to 24, what 700 source tokens of 24 dimensions allow, or full"),
         ("half", "--factorised-size is 'half'; expected a number of dimensions (OFA: 100, 200, 400) or full"),
     ],
 )
 def test_impossible_sizes_are_refused(folders: dict[str, Path], tmp_path: Path, size: str, message: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with refused(message):
         run(folders, tmp_path / "out", "--factorised-size", size)
-    assert str(error.value) == message and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,23 +20,30 @@ from transformers import PreTrainedTokenizerFast
 from conversion.embeddings import METHODS
 from conversion.embeddings.methods import row_plan
 from conversion.embeddings.methods.affine_maps import fit_map
-from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 from conversion.embeddings.methods.merge import alignment_weights, byte_ends
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows, row_statistics
 from conversion.embeddings.methods.row_plan import Origin, RowPlan, make_rows, weighted_sums
-from conversion.embeddings.methods.words import read_dictionary, word_alignment
+from conversion.embeddings.methods.words import read_dictionary
 from conversion.embeddings.options import VectorOptions
 from conversion.embeddings.spaces.helper_model import HelperModel
-from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_of_sorted, sparsemax_weights
+from conversion.embeddings.spaces.sparse_weights import sparsemax_of_sorted
 from conversion.embeddings.spaces.static_vectors import train_token_vectors
 from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.spaces.word_vectors import WordCorpus, WordVectors, train_word_vectors
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
-from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 from conversion.formats.lazy_tensor import LazyTensor
-from tests.conversion.embedding_fixtures import byte_level, demo_text, marked_bpe, permuted, sentencepiece_like, unigram, wordpiece
+from tests.conversion.embedding_fixtures import (
+    byte_level,
+    demo_text,
+    marked_bpe,
+    permuted,
+    sentencepiece_like,
+    transfer_inputs,
+    unigram,
+    wordpiece,
+)
 from tests.refusals import refused
 
 ROTATION, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
@@ -57,14 +62,10 @@ COPYING = [name for name in QUICK_METHODS if METHODS[name].copies]
 def prepare(
     source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast, *, text: str | None = None, seed: int = 42, fallback: str = "mean"
 ) -> TransferInputs:
-    source_vocabulary, target_vocabulary = Vocabulary.of(source), Vocabulary.of(target)
-    return TransferInputs(
-        source=source_vocabulary,
-        target=target_vocabulary,
-        overlap=map_vocabulary(source_vocabulary, target_vocabulary),
+    return transfer_inputs(
+        source,
+        target,
         seed=seed,
-        tokenize=lambda texts: [encoding.ids for encoding in target.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
-        tokenize_source=lambda texts: [encoding.ids for encoding in source.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
         text=text.split("\n\n") if text else None,
         vectors=QUICK,
         word_vectors=words_of_small_text(rotated=False),
@@ -146,16 +147,6 @@ def plans(pair: TransferInputs) -> dict[str, RowPlan]:
 # ---- plain implementations ----
 
 
-def plain_bpe(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    parts = list(word)
-    while True:
-        pairs = [(ranks[a, b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if (a, b) in ranks]
-        if not pairs:
-            return parts
-        _, i = min(pairs)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-
-
 def plain_sparsemax(values: np.ndarray) -> np.ndarray:
     """By bisection of the threshold, which shares no step with sorting."""
     low, high = values.min() - 1, values.max()
@@ -168,23 +159,6 @@ def plain_sparsemax(values: np.ndarray) -> np.ndarray:
 # ---- methods ----
 
 
-def test_mean_is_the_mean_of_naive_bpe_pieces(pair: TransferInputs, plans: dict[str, RowPlan], slovene: str) -> None:
-    tokenizer = byte_level(demo_text("en"), num_tokens=900, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"})
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    ranks = {tuple(merge): rank for rank, merge in enumerate(model["merges"])}
-    alphabet = {bytes(data): token for data, token in zip(pair.source.token_bytes, pair.source.tokens) if data and len(data) == 1}
-    matrix = matrix_for(pair)
-    rows = rows_of(pair, plans["mean"], matrix)
-    checked = 0
-    for i in pair.new_ids:
-        data = pair.target.token_bytes[i]
-        pieces = plain_bpe("".join(alphabet[data[j : j + 1]] for j in range(len(data))), ranks)  # type: ignore[index, arg-type, misc]
-        expected = np.mean([matrix[model["vocab"][piece]].double().numpy() for piece in pieces], axis=0)
-        np.testing.assert_allclose(rows[i].double().numpy(), expected, atol=1e-6)  # float32 sums of a few values around 1
-        checked += 1
-    assert checked > 500
-
-
 def plain_space(pair: TransferInputs) -> tuple[dict[int, int], list[int]]:
     """Shared target ids with their source ids, and new target ids, of tokens of text."""
     by_bytes = {data: i for i, data in reversed(list(enumerate(pair.source.token_bytes))) if data}
@@ -194,36 +168,6 @@ def plain_space(pair: TransferInputs) -> tuple[dict[int, int], list[int]]:
 
 def cosines(vector: np.ndarray, others: np.ndarray) -> np.ndarray:
     return others @ vector / np.linalg.norm(others, axis=1) / np.linalg.norm(vector)
-
-
-@pytest.mark.parametrize(("helper_size", "size"), [(4, 9), (9, 9), (14, 9)])
-@pytest.mark.parametrize("fit", ["least-squares", "adam"])
-def test_affine_map_is_recovered(helper_size: int, size: int, fit: str) -> None:
-    """A planted map between the scaled and normalised spaces; least squares is exact, Adam on its way there."""
-    generator = np.random.default_rng(0)
-    source = generator.standard_normal((600, helper_size)) * generator.uniform(0.5, 3, helper_size) + 0.7
-    scaled = (source - source.mean(axis=0)) / source.std(axis=0, ddof=1)
-    unit = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
-    target = unit @ generator.standard_normal((helper_size, size)) + generator.standard_normal(size)
-    mapped = fit_map(source[:500], target[:500], fit=fit, seed=0)(source[500:])  # type: ignore[arg-type]
-    cosine = np.mean([cosines(a, b[None])[0] for a, b in zip(mapped - target.mean(axis=0), target[500:] - target.mean(axis=0))])
-    # The normalisation of the target's rows is not an affine map, so even least squares cannot be exact.
-    assert cosine > (0.93 if fit == "least-squares" else 0.9)
-
-
-def test_least_squares_solves_the_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conversion.embeddings.methods.affine_maps._BLOCK_ROWS", 37)
-    generator = np.random.default_rng(0)
-    x, y = generator.standard_normal((200, 5)), generator.standard_normal((200, 7))
-
-    def scaled(rows: np.ndarray) -> np.ndarray:
-        standard = (rows - rows.mean(axis=0)) / rows.std(axis=0, ddof=1)
-        return standard / np.linalg.norm(standard, axis=1, keepdims=True)
-
-    weights, *_ = np.linalg.lstsq(np.c_[scaled(x), np.ones(200)], scaled(y), rcond=None)
-    length = np.linalg.norm((y - y.mean(axis=0)) / y.std(axis=0, ddof=1), axis=1).mean()
-    expected = np.c_[scaled(x), np.ones(200)] @ weights * length * y.std(axis=0, ddof=1) + y.mean(axis=0)
-    np.testing.assert_allclose(fit_map(x, y, fit="least-squares", seed=0)(x), expected, atol=1e-5)  # the ridge is 1e-6
 
 
 @pytest.mark.parametrize("pairs_per_dimension", [0.5, 1.0, 1.25, 3.0])
@@ -259,65 +203,23 @@ def test_sava_maps_helper_rows_by_a_fit_on_shared_rows(pair: TransferInputs, pla
         np.testing.assert_allclose(rows[new].numpy(), mapping(helper[new]), atol=1e-5)
 
 
-def test_adam_comes_near_least_squares() -> None:
+@pytest.mark.parametrize(("helper_size", "size"), [(8, 12), (12, 8)])
+def test_adam_comes_near_least_squares(helper_size: int, size: int) -> None:
     generator = np.random.default_rng(0)
-    x = generator.standard_normal((400, 8))
-    y = x @ generator.standard_normal((8, 12)) + generator.standard_normal((400, 12)) * 0.5
+    x = generator.standard_normal((400, helper_size))
+    y = x @ generator.standard_normal((helper_size, size)) + generator.standard_normal((400, size)) * 0.5
     exact, adam = (fit_map(x, y, fit=fit, seed=0)(x) for fit in ("least-squares", "adam"))
     assert np.mean([cosines(a, b[None])[0] for a, b in zip(exact, adam)]) > 0.995
 
 
-def test_omp_with_twins_and_exact_atoms() -> None:
-    generator = np.random.default_rng(0)
-    atoms = generator.standard_normal((12, 8))
-    atoms[5] = atoms[3] * 2  # a twin: beside the other it has nothing to add
-    vectors = np.stack([atoms[7] * 3, atoms[3] + 0.1 * atoms[1], np.zeros(8)])
-    weights = pursuit_weights(vectors, atoms, Columns(np.arange(len(atoms)), len(atoms)), num_atoms=8).toarray()
-    np.testing.assert_allclose(weights[0], np.eye(12)[7] * 3, atol=1e-5)
-    assert np.abs(weights[1]).max() < 3 and not (weights[1][3] and weights[1][5])
-    np.testing.assert_allclose(weights[1] @ atoms, vectors[1], atol=1e-4)
-    assert not weights[2].any()
-
-
-def test_omp_does_not_rebuild_the_noise_of_a_helper(pair: TransferInputs) -> None:
-    """As many atoms as dimensions rebuild any helper row; where half of it is noise, the sum of source rows is then mostly noise."""
-    generator = np.random.default_rng(0)
-    meaning = generator.standard_normal((len(pair.target), 8))
-    image = meaning @ generator.standard_normal((8, 128)) / 8**0.5
-    helper = (image + generator.standard_normal(image.shape)).astype(np.float32)
-    truth = torch.from_numpy(meaning @ generator.standard_normal((8, SIZE)) / 8**0.5).float()
-    shared = np.flatnonzero(pair.overlap.is_matched)
-    matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
-    matrix[pair.overlap.source_ids[shared]] = truth[shared]
-    errors = {}
+def test_omp_takes_an_atom_for_every_eight_dimensions(pair: TransferInputs) -> None:
+    """As many as dimensions would rebuild the noise of a helper."""
+    rows = np.random.default_rng(0).standard_normal((len(pair.target), 128)).astype(np.float32)
     for num_atoms in (None, 64):
-        inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=num_atoms)
-        plan = METHODS["omp"].plan(inputs)
-        errors[num_atoms] = (rows_of(inputs, plan, matrix) - truth)[pair.new_ids].square().mean().item()
+        plan = METHODS["omp"].plan(prepare_like(pair, helper=HelperModel("helper", pair.target, rows), num_atoms=num_atoms))
         assert np.diff(plan.weights.indptr).max() == (num_atoms or 128 // 8)
-    assert errors[None] < 0.6 * errors[64]
     with refused("--num-atoms is 7; expected 1 to the 6 dimensions of the helper helper"):
         METHODS["omp"].plan(prepare_like(pair, num_atoms=7))
-
-
-def test_planted_world_ranks_the_methods(pair: TransferInputs) -> None:
-    """Source and helper rows are noisy linear images of one meaning per token: who sees more of the helper comes nearer."""
-    generator = np.random.default_rng(0)
-    meaning = generator.standard_normal((len(pair.target), 8))
-    noise = 0.1 * generator.standard_normal((len(pair.target), 12))
-    helper = (meaning @ generator.standard_normal((8, 12)) + noise).astype(np.float32)
-    truth = torch.from_numpy(meaning @ generator.standard_normal((8, SIZE))).float()
-    shared = np.flatnonzero(pair.overlap.is_matched)
-    matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
-    matrix[pair.overlap.source_ids[shared]] = truth[shared]
-    inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=12)
-    scores = {}
-    for name in ("random", "clp-plus", "omp", "sava"):
-        rows = rows_of(inputs, METHODS[name].plan(inputs), matrix)[pair.new_ids]
-        scores[name] = torch.cosine_similarity(rows, truth[pair.new_ids]).mean().item()
-    # OMP's signed sums in as many dimensions as the helper has repeat its noise; the affine map averages it out.
-    assert scores["sava"] > 0.97 and abs(scores["random"]) < 0.1
-    assert scores["sava"] > scores["omp"] > 0.7 and scores["sava"] > scores["clp-plus"] > 0.6
 
 
 def inputs_of_abc() -> TransferInputs:
@@ -344,21 +246,12 @@ def test_align_counts_a_hand_made_corpus() -> None:
 
 
 def test_byte_ends_follow_the_text(pair: TransferInputs) -> None:
+    """A space before the text that the tokens alone have counts to the first."""
     ids = pair.tokenize([" čas  in\n"])[0]
-    ends = byte_ends(pair.target, ids, " čas  in\n")
-    assert ends is not None and ends[-1] == len(" čas  in\n".encode())
+    for text in (" čas  in\n", "čas  in\n"):
+        ends = byte_ends(pair.target, ids, text)
+        assert ends is not None and ends[-1] == len(text.encode())
     assert byte_ends(pair.target, pair.tokenize(["čas"])[0], "čaš") is None
-
-
-def test_wechsel_finds_the_rotation_and_the_neighbours(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
-    assert pair.word_vectors is not None and pair.source_word_vectors is not None and pair.dictionary is not None
-    rotation = word_alignment(pair.source_word_vectors, pair.word_vectors, pair.dictionary)
-    np.testing.assert_allclose(rotation, ROTATION.T, atol=1e-6)
-    # With the rotation undone both sides have the same words in one space.
-    source = pair.word_vectors.token_vectors(pair.source, pair.tokenize_source)
-    target = pair.word_vectors.token_vectors(pair.target, pair.tokenize)
-    expected = wechsel_plan(pair, source, target)
-    np.testing.assert_allclose(plans["wechsel"].weights.toarray(), expected.weights.toarray(), atol=2e-5)
 
 
 def plain_pooling(
@@ -415,22 +308,6 @@ def test_trained_word_vectors_know_any_word() -> None:
     np.testing.assert_array_equal(inner, vectors.vectors[0])
 
 
-def test_a_helpers_rows_are_looked_up_where_they_lie(pair: TransferInputs) -> None:
-    """A copy would take a large helper's memory twice; rows of zeros say nothing."""
-    assert pair.helper is not None
-    shared = int(pair.shared_ids[0])
-    row = int(map_vocabulary(pair.helper.vocabulary, pair.target).source_ids[shared])
-    rows = pair.helper.input_rows.copy()
-    rows[row] = 0
-    helper = replace(pair.helper, input_rows=rows)
-    vectors = helper.token_vectors(pair.target)
-    assert vectors.vectors is rows
-    before = pair.helper.token_vectors(pair.target)
-    assert np.flatnonzero(before.is_known & ~vectors.is_known).tolist() == [shared]
-    ids = np.flatnonzero(vectors.is_known)
-    np.testing.assert_array_equal(vectors.rows(ids)[:], before.rows(ids)[:])
-
-
 def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:
     other = helper_model(sentencepiece_like("ωψχ φυτ", num_tokens=20, byte_fallback=False))
     with refused(
@@ -438,22 +315,6 @@ def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:
         " used; give a helper that was trained with the target tokenizer"
     ):
         METHODS["sava"].plan(prepare_like(pair, helper=other))
-
-
-def test_random_rows_are_normal_per_dimension(pair: TransferInputs) -> None:
-    matrix = matrix_for(pair, padding=0).double()
-    matrix[:, 3] = matrix[:, 3] * 10 + 5
-    lazy = LazyTensor.of("matrix", matrix)
-    statistics = row_statistics(lazy, np.arange(len(matrix)))
-    np.testing.assert_allclose(statistics.mean, matrix.numpy().mean(axis=0), atol=1e-12)
-    np.testing.assert_allclose(statistics.deviation, matrix.numpy().std(axis=0), atol=1e-12)
-    rows = random_rows([str(i) for i in range(20_000)], statistics, seed=1, layer="input")
-    standard = (rows - statistics.mean) / statistics.deviation
-    assert np.abs(standard.mean(axis=0)).max() < 0.04 and np.abs(standard.std(axis=0) - 1).max() < 0.03  # five standard errors
-    assert np.abs(np.corrcoef(standard.T) - np.eye(SIZE)).max() < 0.04
-    whole = row_statistics(lazy, np.arange(len(matrix)), over="matrix")
-    np.testing.assert_allclose(whole.mean, np.full(SIZE, matrix.numpy().mean()), atol=1e-12)
-    np.testing.assert_allclose(whole.deviation, np.full(SIZE, matrix.numpy().std()), atol=1e-12)
 
 
 def test_random_draws_what_is_new_and_random_all_everything(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
@@ -469,25 +330,11 @@ def test_random_draws_what_is_new_and_random_all_everything(pair: TransferInputs
 
 @pytest.mark.some(10)
 @pytest.mark.parametrize("method", COPYING)
-@pytest.mark.parametrize(
-    ("make", "dtype"),
-    [
-        pytest.param(make, dtype, id=f"{dtype}-{make.__name__}", marks=() if dtype == usual else pytest.mark.long)
-        for make, usual in (
-            (byte_level, torch.float32),
-            (sentencepiece_like, torch.bfloat16),
-            (unigram, torch.float32),
-            (wordpiece, torch.bfloat16),
-        )
-        for dtype in (torch.float32, torch.bfloat16)
-    ],
-)
-def test_transfer_to_itself_copies_every_row(
-    method: str, make: Callable[..., PreTrainedTokenizerFast], dtype: torch.dtype, slovene: str
-) -> None:
+@pytest.mark.parametrize("make", [byte_level, sentencepiece_like, unigram, wordpiece])
+def test_transfer_to_itself_copies_every_row(method: str, make: Callable[..., PreTrainedTokenizerFast], slovene: str) -> None:
     tokenizer = make(slovene, num_tokens=600)
     inputs = prepare(tokenizer, tokenizer, text=slovene if "text" in METHODS[method].needs else None)
-    matrix = matrix_for(inputs, padding=7, dtype=dtype)
+    matrix = matrix_for(inputs, padding=7, dtype=torch.bfloat16 if make in (sentencepiece_like, wordpiece) else torch.float32)
     matrix[3, 2] = -0.0
     if method == "merge" and make in (unigram, wordpiece):
         with refused("--method merge follows merge rules, but the target tokenizer is not BPE; choose mean, which needs none"):
@@ -615,27 +462,6 @@ def test_sparsemax_is_the_projection_on_the_simplex(values: list[float], tempera
     assert abs(weights.sum() - 1) < 1e-9 and (weights >= 0).all()
 
 
-def test_sparsemax_widens_until_the_support_is_inside() -> None:
-    # 500 anchors that are almost alike: all of them belong to the support, far more than are looked at first.
-    generator = np.random.default_rng(0)
-    anchors = np.ones((500, 8)) + generator.standard_normal((500, 8)) * 1e-3
-    weights = sparsemax_weights(np.ones((3, 8)), anchors, Columns(np.arange(500), 500))
-    assert np.diff(weights.indptr).min() > 400
-    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
-
-
-def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    new, anchors = generator.standard_normal((37, 16)), generator.standard_normal((200, 16))
-    columns = Columns(np.arange(len(anchors)), len(anchors))
-    for weigh in (sparsemax_weights, partial(softmax_weights, num_neighbors=10, temperature=0.1)):
-        whole = weigh(new, anchors, columns).toarray()
-        for rows_at_once in (1, 7):
-            monkeypatch.setattr("conversion.embeddings.spaces.sparse_weights._BLOCK_VALUES", rows_at_once * len(anchors))
-            np.testing.assert_allclose(weigh(new, anchors, columns).toarray(), whole, atol=1e-6)
-            monkeypatch.undo()
-
-
 def test_threads_do_not_change_the_sums() -> None:
     generator = np.random.default_rng(0)
     weights = sparse.random(300, 200, density=0.1, format="csr", random_state=0)
@@ -684,39 +510,21 @@ def test_size_of_the_text_decides_the_training() -> None:
     assert VectorOptions().for_text(20_000_000) == (300, 3, 10)
     assert VectorOptions().for_text(30_000) == (100, 20, 3)
     assert VectorOptions(768, 5, 2).for_text(30_000) == (768, 5, 2)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"size": 0}, "--vector-size is 0; expected at least 1"),
-        ({"epochs": -1}, "--vector-epochs is -1; expected at least 1"),
-        ({"min_count": 0}, "--vector-min-count is 0; expected at least 1"),
-    ],
-)
-def test_impossible_training_is_refused(option: dict[str, int], message: str) -> None:
-    with refused(message):
-        VectorOptions(**option)
+    with refused("--vector-epochs is -1; expected at least 1"):
+        VectorOptions(epochs=-1)
 
 
 def test_too_little_text_is_refused(pair: TransferInputs) -> None:
-    with pytest.raises(ValueError) as error:
-        train_token_vectors(prepare_like(pair, text=["a"]))
     num_tokens = len(pair.tokenize(["a"])[0])
-    assert str(error.value) == (
+    with refused(
         f"the text has {num_tokens} tokens, of which 0 are seen at least 3 times: too little to train vectors;"
         " give more --text or a lower --vector-min-count"
-    )
+    ):
+        train_token_vectors(prepare_like(pair, text=["a"]))
 
 
-def test_focus_without_anything_shared_is_refused() -> None:
-    source = unigram("abc abc bca", num_tokens=40)
+def test_focus_without_a_vector_of_what_is_shared_is_refused() -> None:
     target = sentencepiece_like("xyz xyz zyx", num_tokens=30, byte_fallback=False)
-    inputs = prepare(source, target)
-    ids = np.arange(len(inputs.target))
-    nothing = prepare_like(inputs, overlap=type(inputs.overlap)(np.full(len(ids), -1), np.zeros(len(ids), dtype=np.uint8)))
-    with refused("source and target vocabulary share no token of text, so --method focus has nothing to combine; choose another method"):
-        focus_plan(nothing, random_vectors(inputs))
     with refused(
         f"none of the {len(prepare(target, target).shared_ids)} tokens that both vocabularies have has a vector, so --method focus"
         " has nothing to combine; give more --text or choose another method"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,10 @@ from conversion.embeddings.methods.alignment_model import align_words
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.row_plan import Origin
 from conversion.embeddings.methods.translation import add_shares, translation_weights
-from conversion.embeddings.methods.words import read_dictionary
 from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.spaces.word_vectors import split_words
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
-from tests.conversion.embedding_fixtures import byte_level, demo_text, sentencepiece_like, wordpiece
+from tests.conversion.embedding_fixtures import CIPHER, byte_level, demo_text, sentencepiece_like, transfer_inputs, wordpiece
 from tests.refusals import refused
 
 # ---- the model ----
@@ -74,38 +71,6 @@ def test_alignment_equals_a_plain_implementation(seed: int, num_sentences: int) 
     np.testing.assert_allclose(aligned.probabilities, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("direction", ["as given", "swapped"])
-def test_planted_translations_are_found(direction: str) -> None:
-    """A vocabulary of 300 words with one translation each; order moves by a few places and a tenth of the words have none."""
-    generator = np.random.default_rng(0)
-    dictionary = generator.permutation(300)
-    frequencies = 1 / np.arange(1, 301)
-    source, target, truth = [], [], []
-    for _ in range(800):
-        words = generator.choice(300, size=generator.integers(3, 12), p=frequencies / frequencies.sum())
-        order = np.argsort(np.arange(len(words)) + generator.normal(0, 0.8, len(words)))
-        order = order[generator.random(len(order)) < 0.9]
-        if not len(order):
-            continue
-        source.append(words)
-        target.append(dictionary[words[order]])
-        truth.append(order)
-    if direction == "swapped":
-        aligned = align_words(target, source)
-        aligned = replace(aligned, source_places=aligned.target_places, target_places=aligned.source_places)
-    else:
-        aligned = align_words(source, target)
-    best: dict[int, tuple[float, int]] = {}
-    for s, t, p in zip(aligned.source_places.tolist(), aligned.target_places.tolist(), aligned.probabilities.tolist()):
-        best[t] = max(best.get(t, (0.0, -1)), (p, s))
-    starts = np.cumsum([0, *map(len, source)])[:-1]
-    expected = np.concatenate([start + order for start, order in zip(starts, truth)])
-    found = np.array([best[t][1] for t in range(len(expected))])
-    words_found, words_expected = (np.concatenate(source)[places] for places in (found, expected))
-    # A word that stands twice in a sentence may be taken for its twin.
-    assert np.mean(words_found == words_expected) > 0.97 and np.mean(found == expected) > 0.9
-
-
 def test_alignment_of_nothing() -> None:
     assert len(align_words([], []).probabilities) == 0
     empty = np.array([], dtype=np.int64)
@@ -127,19 +92,7 @@ def test_counts_are_shared_out_evenly_and_in_order() -> None:
     assert shares == pytest.approx({(7, 1): 4.0, (7, 2): 2.0, (8, 1): 4.0, (8, 2): 2.0})
 
 
-@settings(max_examples=50, deadline=None)
-@given(m=st.integers(1, 6), n=st.integers(1, 6))
-def test_each_target_token_gets_the_whole_count(m: int, n: int) -> None:
-    shares: defaultdict[tuple[int, int], float] = defaultdict(float)
-    add_shares(shares, tuple(range(m)), tuple(range(n)), 3.0)
-    for i in range(m):
-        assert sum(share for (target, _), share in shares.items() if target == i) == pytest.approx(3.0)
-
-
 # ---- the method ----
-
-LETTERS = "abcdefghijklmnoprstuvzčšž"
-CIPHER = str.maketrans(LETTERS + LETTERS.upper(), (LETTERS[7:] + LETTERS[:7]) + (LETTERS[7:] + LETTERS[:7]).upper())
 
 
 @pytest.fixture(scope="module")
@@ -148,16 +101,7 @@ def inputs() -> TransferInputs:
     slovene = demo_text("sl")
     sentences = [line for line in slovene.split("\n") if line.strip()]
     source, target = byte_level(slovene.translate(CIPHER), num_tokens=700), sentencepiece_like(slovene, num_tokens=700)
-    vocabularies = Vocabulary.of(source), Vocabulary.of(target)
-    return TransferInputs(
-        source=vocabularies[0],
-        target=vocabularies[1],
-        overlap=map_vocabulary(*vocabularies),
-        seed=42,
-        tokenize=lambda texts: [encoding.ids for encoding in target.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
-        tokenize_source=lambda texts: [encoding.ids for encoding in source.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
-        parallel=[(sentence.translate(CIPHER), sentence) for sentence in sentences],
-    )
+    return transfer_inputs(source, target, parallel=[(sentence.translate(CIPHER), sentence) for sentence in sentences])
 
 
 def test_new_tokens_take_the_rows_of_their_translations(inputs: TransferInputs) -> None:
@@ -189,9 +133,7 @@ def test_words_that_tokens_do_not_spell_are_cut_alone(inputs: TransferInputs) ->
         inputs,
         source=tokens,
         overlap=map_vocabulary(tokens, inputs.target),
-        tokenize_source=lambda texts: [
-            encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-        ],
+        tokenize_source=lambda texts: [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
     )
     weights = translation_weights(changed)
     target_id = inputs.target.tokens.index("▁mama")
@@ -247,39 +189,4 @@ def test_bad_parallel_text_is_refused(tmp_path: Path, name: str, content: str, c
         list(ParallelText(path, columns))
 
 
-def test_missing_parallel_text_is_refused(tmp_path: Path) -> None:
-    with refused(f"the parallel text {tmp_path / 'none.tsv'} does not exist"):
-        ParallelText(tmp_path / "none.tsv")
-
-
 # ---- real translations ----
-
-
-@pytest.mark.some(1)
-@pytest.mark.slow
-@pytest.mark.parametrize(("language", "least"), [("sl", 0.6), ("it", 0.65)])
-def test_help_pages_align_as_a_dictionary_says(language: str, least: float) -> None:
-    """Of the words that the dictionary knows, most are aligned most with one of its translations; names alone would be 5 and 12 %."""
-    folder = os.environ.get("SCION_SHARED_DATA")
-    if not folder:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with parallel text and dictionaries")
-    pairs = ParallelText(Path(folder) / "parallel" / f"gnome_help.en-{language}.tsv.gz", ("en", language))
-    words: tuple[dict[str, int], dict[str, int]] = {}, {}
-    sides: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for pair in pairs:
-        for ids, side, text in zip(words, sides, pair):
-            side.append(np.array([ids.setdefault(word.lower(), len(ids)) for word in split_words(text)]))
-    aligned = align_words(*sides)
-    source, target = map(np.concatenate, sides)
-    keys, cells = np.unique(target[aligned.target_places] * len(words[0]) + source[aligned.source_places], return_inverse=True)
-    counts = np.bincount(cells, aligned.probabilities)
-    names = tuple(map(list, words))
-    best = {names[1][keys[i] // len(words[0])]: names[0][keys[i] % len(words[0])] for i in np.argsort(counts)}
-    translations: defaultdict[str, set[str]] = defaultdict(set)
-    for english, other in read_dictionary(Path(folder) / "dictionaries" / f"muse_nc.en-{language}.txt.gz"):
-        translations[other.lower()].add(english.lower())
-    frequencies = np.bincount(target)
-    tested = [w for w, i in words[1].items() if frequencies[i] >= 5 and w in translations and len(w) > 3 and w in best]
-    right = np.mean([best[word] in translations[word] for word in tested])
-    print(f"{language}: {right:.3f} of {len(tested)} words")
-    assert len(tested) > 500 and right > least

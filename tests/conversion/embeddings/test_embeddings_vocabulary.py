@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from conversion.embeddings.options import TransferRequest, VocabularyOptions
 from conversion.embeddings.vocabularies.strategies import target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import Match, map_vocabulary
-from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.tokenizers.sentencepiece_backend import hf_tokenizer
 from data_prep.tokenizers.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
@@ -60,21 +58,10 @@ def vocabularies() -> dict[str, Vocabulary]:
     ("token", "spelling", "expected"),
     [
         ("Ġthe", BYTE_LEVEL, b" the"),
-        ("Ċ", BYTE_LEVEL, b"\n"),
-        ("ĉ", BYTE_LEVEL, b"\t"),
-        ("č", BYTE_LEVEL, b"\r"),
         ("ĠĠĠĠ", BYTE_LEVEL, b"    "),
-        ("é", BYTE_LEVEL, b"\xe9"),
-        ("Ã©", BYTE_LEVEL, "é".encode()),
         ("ĠÃ¨", BYTE_LEVEL, " è".encode()),
-        ("Äį", BYTE_LEVEL, "č".encode()),
         ("ðŁĺ", BYTE_LEVEL, b"\xf0\x9f\x98"),
-        ("Ã", BYTE_LEVEL, b"\xc3"),
-        ("ł", BYTE_LEVEL, b"\xa0"),
-        ("Ń", BYTE_LEVEL, b"\xad"),
         ("Ā", BYTE_LEVEL, b"\x00"),
-        ("¡", BYTE_LEVEL, b"\xa1"),
-        ("~", BYTE_LEVEL, b"~"),
         ("漢", BYTE_LEVEL, "漢".encode()),  # put into a byte-level vocabulary as plain text
         ("▁the", MARKED, b" the"),
         ("▁", MARKED, b" "),
@@ -125,12 +112,6 @@ def test_byte_tokens_are_bytes_only_where_the_tokenizer_says_so() -> None:
     assert fallback.token_bytes[3] == b"\n" and fallback.kinds[3] == Kind.BYTE
     literal = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     assert Vocabulary.of(wrap(literal, specials)).token_bytes[3] == b"<0x0A>"
-
-
-@pytest.mark.parametrize("name", ["byte-level", "marked", "unigram", "wordpiece"])
-def test_vocabulary_maps_to_itself(vocabularies: dict[str, Vocabulary], name: str) -> None:
-    mapped = map_vocabulary(vocabularies[name], vocabularies[name])
-    assert mapped.source_ids.tolist() == list(range(len(vocabularies[name])))
 
 
 def _truth(tokenizer_words: Vocabulary) -> list[tuple[bytes | None, bool]]:
@@ -350,7 +331,7 @@ def test_matching_may_disregard_case_and_space(order: int) -> None:
     assert _alike("case-space", source, target) == both
 
 
-@pytest.mark.parametrize("matching", ["exact", "case", "space", "case-space"])
+@pytest.mark.parametrize("matching", ["case", "space", "case-space"])
 def test_exact_goes_first_on_whole_vocabularies(vocabularies: dict[str, Vocabulary], matching: str) -> None:
     source, target = vocabularies["byte-level"], vocabularies["marked"]
     exact, found = (map_vocabulary(source, target, matching=each) for each in ("exact", matching))
@@ -359,7 +340,8 @@ def test_exact_goes_first_on_whole_vocabularies(vocabularies: dict[str, Vocabula
     for target_id in np.flatnonzero(found.is_matched & ~exact.is_matched):
         one, other = (target.token_bytes[target_id] or b"").decode(), (source.token_bytes[found.source_ids[target_id]] or b"").decode()
         assert one != other and one.strip().casefold() == other.strip().casefold()
-    assert map_vocabulary(source, source, matching=matching).source_ids.tolist() == list(range(len(source)))
+    for vocabulary in vocabularies.values():
+        assert map_vocabulary(vocabulary, vocabulary, matching=matching).source_ids.tolist() == list(range(len(vocabulary)))
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -372,6 +354,8 @@ def test_pieces_are_the_bytes_of_the_token(vocabularies: dict[str, Vocabulary], 
         if name == "wordpiece":  # it has no token for a space alone, nor for stray bytes
             joined, data = joined.replace(b" ", b""), data.decode(errors="ignore").replace(" ", "").encode()
         covered += joined == data
+    own = [source.pieces(data) == [i] for i, data in enumerate(source.token_bytes) if data]
+    assert np.mean(own) > 0.7
     # WordPiece knows few capital letters inside of words.
     assert covered == len(texts) if name != "wordpiece" else covered > 0.8 * len(texts)
 
@@ -438,40 +422,3 @@ def test_real_vocabularies_are_exact(real_vocabularies: dict[str, Vocabulary]) -
     for vocabulary in (opt, mistral):
         assert map_vocabulary(vocabulary, vocabulary).source_ids.tolist() == list(range(len(vocabulary)))
     assert mistral.tokens[int(map_vocabulary(mistral, opt).source_ids[opt.tokens.index("Ċ")])] == "<0x0A>"
-
-
-@pytest.fixture(scope="module")
-def real_text() -> Callable[..., str]:
-    """Some characters of the real text in each of the given languages."""
-    shared = os.environ.get("SCION_SHARED_DATA")
-    if not shared:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with real text")
-
-    def read(num_characters: int, *languages: str) -> str:
-        texts = []
-        for language in languages:
-            files = sorted((Path(shared) / "text" / language).glob("*.jsonl.gz"))
-            documents = (document for file in files for document in Documents([file]))
-            texts.append("\n".join(documents)[:num_characters])
-        return "\n".join(texts)
-
-    return read
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("target", [byte_level, sentencepiece_like], ids=["byte-level", "marked"])
-def test_small_vocabularies_of_real_text_are_exact(real_text: Callable[..., str], target: Callable[..., PreTrainedTokenizerFast]) -> None:
-    """2,000 tokens byte-level -> 3,000 byte-level or marked with byte fallback."""
-    source = Vocabulary.of(byte_level(real_text(400_000, "en"), num_tokens=2000))
-    assert _require_exact(source, Vocabulary.of(target(real_text(400_000, "sl"), num_tokens=3000))) > 400
-
-
-@pytest.mark.long
-def test_large_vocabularies_of_real_text_are_exact(real_vocabularies: dict[str, Vocabulary], real_text: Callable[..., str]) -> None:
-    """OPT's 50,265 byte-level tokens -> Unigram of Slovene, and -> byte-level of five languages in two scripts."""
-    many = Vocabulary.of(byte_level(real_text(5_000_000, "sl", "it", "en", "hr", "sr"), num_tokens=80_000))
-    single = Vocabulary.of(unigram(real_text(2_500_000, "sl"), num_tokens=50_000))
-    assert len(many) == 80_000 and len(single) > 40_000
-    assert _require_exact(real_vocabularies["opt"], many) > 10_000
-    assert _require_exact(real_vocabularies["opt"], single) > 2_000
-    assert _require_exact(single, many) > 10_000

@@ -22,9 +22,9 @@ def drawn(size: int, keys: int = 50) -> np.ndarray:
 
 def test_draws_are_the_same_in_every_release() -> None:
     """Who trains on from a transfer of an older release, or repeats it, has its rows."""
-    unit = RowStatistics(np.zeros(3), np.ones(3))
-    rows = random_rows.random_rows(["hiša"], unit, seed=1, layer="input")
-    np.testing.assert_array_equal(rows, np.float32([[0.10012620687484741, 0.9258777499198914, -0.6005232930183411]]))
+    mean, deviation = np.float32([0, 2, -1]), np.float32([1, 3, 10])
+    rows = random_rows.random_rows(["hiša"], RowStatistics(mean, deviation), seed=1, layer="input")
+    np.testing.assert_array_equal(rows, np.float32([[0.10012620687484741, 0.9258777499198914, -0.6005232930183411]]) * deviation + mean)
 
 
 @pytest.mark.parametrize("dtype_name", ["float32", "bfloat16", "float16"])
@@ -40,6 +40,9 @@ def test_statistics_are_those_of_numpy(tmp_path: Path, dtype_name: str) -> None:
         found = row_statistics(matrix, real)
         np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12)
         np.testing.assert_allclose(found.deviation, values.std(axis=0), rtol=1e-9)
+        whole = row_statistics(matrix, real, over="matrix")
+        np.testing.assert_allclose(whole.mean, np.full(130, values.mean()), rtol=1e-12)
+        np.testing.assert_allclose(whole.deviation, np.full(130, values.std()), rtol=1e-9)
 
 
 def test_pages_of_a_mapped_matrix_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
