@@ -79,44 +79,11 @@ def first_object(folder: Path) -> str:
 # -- code in a place that something unpickles -------------------------------------------------------------------------------
 
 
-def _in_index(folder: Path, proof: Path) -> None:
-    edit_index(folder, lambda metadata: setattr(metadata, "planner_data", RunsCode(proof)))
-
-
-def _in_object(folder: Path, proof: Path) -> None:
-    put_object(folder, first_object(folder), saved(RunsCode(proof)))
-
-
-def _in_new_object(folder: Path, proof: Path) -> None:
-    put_object(folder, "optimizer.state/shard_0_1", saved({"step": [RunsCode(proof)]}))
-
-
-def _in_old_object(folder: Path, proof: Path) -> None:
-    """In torch's form from before 2020."""
-    stream = io.BytesIO()
-    torch.save(RunsCode(proof), stream, _use_new_zipfile_serialization=False)
-    put_object(folder, first_object(folder), stream.getvalue())
-
-
-def _in_bytes_of_object(folder: Path, proof: Path) -> None:
-    """In the bytes that TransformerEngine unpickles."""
-    content = torch.frombuffer(bytearray(pickle.dumps({"recipe": RunsCode(proof)})), dtype=torch.uint8)
-    put_object(folder, first_object(folder), saved(content))
-
-
-def _in_buffer_of_object(folder: Path, proof: Path) -> None:
-    """The same in its older form."""
-    put_object(folder, first_object(folder), saved(io.BytesIO(saved(RunsCode(proof)))))
-
-
 class LoadsBytes(RunsCode):
+    """By a function that tensors need, on bytes of its own."""
+
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
         return torch.storage._load_from_bytes, (saved(RunsCode(self.proof)),)
-
-
-def _in_nested_object(folder: Path, proof: Path) -> None:
-    """By a function that tensors need, on bytes of its own."""
-    put_object(folder, first_object(folder), saved({"a": LoadsBytes(proof)}))
 
 
 class CallsInTurn(RunsCode):
@@ -128,20 +95,21 @@ class CallsInTurn(RunsCode):
         return calls, (calls, torch.Tensor, loads, None)
 
 
-def _in_turn_in_object(folder: Path, proof: Path) -> None:
-    put_object(folder, first_object(folder), saved(CallsInTurn(proof)))
+def saved_in_old_form(value: Any) -> bytes:
+    """What `torch.save` wrote before 2020."""
+    stream = io.BytesIO()
+    torch.save(value, stream, _use_new_zipfile_serialization=False)
+    return stream.getvalue()
 
 
-def _in_turn_in_common(folder: Path, proof: Path) -> None:
-    torch.save({"args": CallsInTurn(proof)}, folder / "weights/common.pt")
-
-
-def _in_common(folder: Path, proof: Path) -> None:
-    torch.save({"args": Namespace(a=RunsCode(proof))}, folder / "weights/common.pt")
-
-
-def _by_numpy_in_common(folder: Path, proof: Path) -> None:
-    torch.save({"args": CallsNumpy(proof)}, folder / "weights/common.pt")
+def two_pickles(proof: Path) -> bytes:
+    """An archive of a hostile pickle and a harmless one, whose names torch takes for one: it loads the hostile, Python's reader the other."""
+    stream = io.BytesIO()
+    with ZipFile(stream, "w") as archive:
+        archive.writestr("archive/DATA.pkl", pickle.dumps(RunsCode(proof), 2))
+        archive.writestr("archive/data.pkl", pickle.dumps(None, 2))
+        archive.writestr("archive/version", "3\n")
+    return stream.getvalue()
 
 
 def _in_chunk(folder: Path, proof: Path) -> None:
@@ -155,43 +123,36 @@ def _in_chunk(folder: Path, proof: Path) -> None:
     edit_index(folder, change)
 
 
-def _twice_in_archive(folder: Path, proof: Path) -> None:
-    """Two pickles in an archive, whose names torch takes for one: Python's reader takes the other."""
-    put_object(folder, first_object(folder), two_pickles(proof))
+def _object(make: Callable[[Path], bytes]) -> Spoil:
+    return lambda folder, proof: put_object(folder, first_object(folder), make(proof))
 
 
-def two_pickles(proof: Path) -> bytes:
-    """An archive of a hostile pickle and a harmless one, of which torch loads the hostile."""
-    stream = io.BytesIO()
-    with ZipFile(stream, "w") as archive:
-        archive.writestr("archive/DATA.pkl", pickle.dumps(RunsCode(proof), 2))
-        archive.writestr("archive/data.pkl", pickle.dumps(None, 2))
-        archive.writestr("archive/version", "3\n")
-    return stream.getvalue()
+def _common(make: Callable[[Path], Any]) -> Spoil:
+    return lambda folder, proof: torch.save({"args": make(proof)}, folder / "weights/common.pt")
 
 
-def _before_archive(folder: Path, proof: Path) -> None:
-    """A pickle in the form from before 2020 that ends as an archive, which Python's reader accepts as one."""
-    old = io.BytesIO()
-    torch.save(RunsCode(proof), old, _use_new_zipfile_serialization=False)
-    put_object(folder, first_object(folder), old.getvalue() + saved(None))
+def _pickled_bytes(proof: Path) -> bytes:
+    return saved(torch.frombuffer(bytearray(pickle.dumps({"recipe": RunsCode(proof)})), dtype=torch.uint8))
 
 
 CODE: dict[str, Spoil] = {
-    "in the index": _in_index,
-    "in an object": _in_object,
-    "in an object of the optimizer": _in_new_object,
-    "in an object of torch's old form": _in_old_object,
-    "in bytes that an object is": _in_bytes_of_object,
-    "in a buffer that an object is": _in_buffer_of_object,
-    "in a pickle in an object": _in_nested_object,
-    "in a call of a call in an object": _in_turn_in_object,
-    "in a call of a call in what is not sharded": _in_turn_in_common,
-    "in what is not sharded": _in_common,
-    "by numpy in what is not sharded": _by_numpy_in_common,
+    "in the index": lambda folder, proof: edit_index(folder, lambda metadata: setattr(metadata, "planner_data", RunsCode(proof))),
+    "in an object": _object(lambda proof: saved(RunsCode(proof))),
+    "in an object of the optimizer": lambda folder, proof: put_object(
+        folder, "optimizer.state/shard_0_1", saved({"step": [RunsCode(proof)]})
+    ),
+    "in an object of torch's old form": _object(lambda proof: saved_in_old_form(RunsCode(proof))),
+    "in bytes that an object is": _object(_pickled_bytes),  # which TransformerEngine unpickles
+    "in a buffer that an object is": _object(lambda proof: saved(io.BytesIO(saved(RunsCode(proof))))),  # the same in its older form
+    "in a pickle in an object": _object(lambda proof: saved({"a": LoadsBytes(proof)})),
+    "in a call of a call in an object": _object(lambda proof: saved(CallsInTurn(proof))),
+    "in a call of a call in what is not sharded": _common(CallsInTurn),
+    "in what is not sharded": _common(lambda proof: Namespace(a=RunsCode(proof))),
+    "by numpy in what is not sharded": _common(CallsNumpy),
     "in a chunk": _in_chunk,
-    "in one of two pickles": _twice_in_archive,
-    "before an archive": _before_archive,
+    "in one of two pickles": _object(two_pickles),
+    # An old form that ends as an archive, which Python's reader accepts as one.
+    "before an archive": _object(lambda proof: saved_in_old_form(RunsCode(proof)) + saved(None)),
 }
 
 # -- an index by which torch finds another place than is looked at ------------------------------------------------------------

@@ -18,6 +18,7 @@ from conversion.gguf.file import GGUFFile
 from conversion.gguf.rounding import smallest_steps
 from tests.conftest import Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.folders import manifest_of
 from tests.conversion.gguf_files import write_gguf
 from tests.conversion.tiny_families import tiny_model
 
@@ -142,8 +143,7 @@ def test_dtype_and_what_was_lost_are_in_the_manifest(tmp_path: Path, capsys: pyt
     checkpoint = convert(tmp_path / "model.gguf", tmp_path / "hf")
     assert {str(checkpoint.dtype(name)) for name in checkpoint.names()} == {"torch.bfloat16"}
     assert checkpoint.config["torch_dtype"] == "bfloat16"
-    manifest = read_manifest(tmp_path / "hf")
-    assert manifest is not None
+    manifest = manifest_of(tmp_path / "hf")
     lost = manifest.facts["quantization"]
     assert lost["F32"]["rounding_share"] is None
     assert lost["Q4_1"]["bits_per_weight"] == 5.0
@@ -163,8 +163,21 @@ def test_the_rounding_share_is_what_rounding_costs() -> None:
     assert smallest_steps(np.ones((2, 32))).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "olmo", "smollm", "refact", "llama-bpe", "dbrx", "smaug-bpe", "qwen2", "gpt-4o", "tekken"])
-def test_byte_level_tokenizers_are_whole(pre: str, tmp_path: Path) -> None:
+_WHOLE, _THREES, _ONES = ["inNe", "Ġ12345", "Ġ12", "/", "Ċ"], ["Ġ", "123", "45", "Ġ", "12", "/Ċ"], ["Ġ", *"12345", "Ġ", *"12"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        *((pre, _WHOLE) for pre in ("gpt-2", "olmo")),
+        *((pre, ["inNe", *_ONES, "/", "Ċ"]) for pre in ("smollm", "refact")),
+        *((pre, ["inNe", *_THREES]) for pre in ("llama-bpe", "dbrx", "smaug-bpe")),
+        ("qwen2", ["inNe", *_ONES, "/Ċ"]),
+        ("gpt-4o", ["in", "Ne", *_THREES]),
+        ("tekken", ["in", "Ne", *_ONES, "/Ċ"]),
+    ],
+)
+def test_byte_level_tokenizers_are_whole(pre: str, words: list[str], tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(pre=pre, **{"tokenizer.chat_template": "{{ messages[0]['content'] }}"})
     write_gguf(tmp_path / "model.gguf", tiny_model("llama2"), tokenizer=tokenizer)
     convert(tmp_path / "model.gguf", tmp_path / "hf")
@@ -175,23 +188,7 @@ def test_byte_level_tokenizers_are_whole(pre: str, tmp_path: Path) -> None:
     assert loaded.decode(ids) == expected
     assert loaded.bos_token_id in ids
     assert loaded(text).input_ids == ([loaded.bos_token_id, *ids] if pre in ("llama-bpe", "tekken") else ids)
-    words = [word for word, _ in loaded.backend_tokenizer.pre_tokenizer.pre_tokenize_str("inNe 12345 12/\n")]
-    whole, threes, ones = ["inNe", "Ġ12345", "Ġ12", "/", "Ċ"], ["Ġ", "123", "45", "Ġ", "12"], ["Ġ", *"12345", "Ġ", *"12"]
-    assert (
-        words
-        == {
-            "gpt-2": whole,
-            "olmo": whole,
-            "smollm": ["inNe", *ones, "/", "Ċ"],
-            "refact": ["inNe", *ones, "/", "Ċ"],
-            "llama-bpe": ["inNe", *threes, "/Ċ"],
-            "dbrx": ["inNe", *threes, "/Ċ"],
-            "smaug-bpe": ["inNe", *threes, "/Ċ"],
-            "qwen2": ["inNe", *ones, "/Ċ"],
-            "gpt-4o": ["in", "Ne", *threes, "/Ċ"],
-            "tekken": ["in", "Ne", *ones, "/Ċ"],
-        }[pre]
-    )
+    assert [word for word, _ in loaded.backend_tokenizer.pre_tokenizer.pre_tokenize_str("inNe 12345 12/\n")] == words
     assert loaded.apply_chat_template([{"role": "user", "content": "hej"}], tokenize=False) == "hej"
     assert (loaded.bos_token, loaded.eos_token, loaded.model_max_length) == ("<s>", "</s>", 64)
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import OPTConfig, OPTForCausalLM
 
-from common.artifacts import read_manifest, write_manifest
+from common.artifacts import write_manifest
 from conversion import hf_to_nemo, inspect
 from conversion.inspection import describe
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+from tests.conversion.folders import edit_json, edited_tensors, manifest_of
 from tests.processes import ROOT
+from tests.refusals import refused
 
 HUNDRED_GB = 100_000_000_000
 
@@ -99,7 +101,7 @@ def test_no_checkpoint(tmp_path: Path) -> None:
         f"{tmp_path} holds no checkpoint; expected config.json (Hugging Face), weights/ (NeMo 2), metadata.json or"
         " latest_checkpointed_iteration.txt (Megatron-LM and Megatron-Bridge), or checkpoints/ (a run of `python -m recipes.train`)"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         describe(tmp_path)
     with pytest.raises(ValueError, match=r"^the checkpoint folder .* does not exist$"):
         describe(tmp_path / "none")
@@ -132,16 +134,6 @@ def problems(directory: Path) -> str:
     return found.problems[0]
 
 
-def test_truncated_and_missing_shards(make_opt: OPTMaker) -> None:
-    directory = make_opt(saving={"max_shard_size": "20KB"})
-    shards = sorted(directory.glob("model-*.safetensors"))
-    size = shards[0].stat().st_size
-    os.truncate(shards[0], size - 4)
-    assert problems(directory).startswith(f"{shards[0]} is corrupt or truncated (its tensors end at byte {size}")
-    shards[0].unlink()
-    assert problems(directory).startswith(f"{shards[0]} is missing; model.safetensors.index.json places ")
-
-
 def test_truncated_and_missing_distcp(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
     (tmp_path / "nemo/scion.json").unlink()
@@ -153,72 +145,27 @@ def test_truncated_and_missing_distcp(make_opt: OPTMaker, tmp_path: Path) -> Non
     assert problems(tmp_path / "nemo") == f"{path} is missing: the checkpoint is not complete"
 
 
-@pytest.mark.parametrize("name", [".metadata", "common.pt", "metadata.json"])
-def test_damaged_metadata(make_opt: OPTMaker, tmp_path: Path, name: str) -> None:
-    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
-    (tmp_path / "nemo/scion.json").unlink()
-    content = (tmp_path / "nemo/weights" / name).read_bytes()
-    for length in (0, 10, len(content) // 2, len(content) - 1):
-        (tmp_path / "nemo/weights" / name).write_bytes(content[:length])
-        if length or name != "common.pt":  # an empty file is not a zip, so it is not looked at
-            assert problems(tmp_path / "nemo")
-
-
-def test_files_that_differ_from_the_manifest(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
-    path = tmp_path / "nemo/context/hf/tokenizer.json"
-    size = path.stat().st_size
-    with path.open("a") as stream:
-        stream.write("\n")
-    sentence = f"{path} has {size + 1} bytes, but its manifest says {size}: truncated or edited; make {tmp_path / 'nemo'} again"
-    assert problems(tmp_path / "nemo") == sentence
-
-
 def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
     directory = make_opt()
-    state = load_file(directory / "model.safetensors")
-    lost = "model.decoder.layers.1.fc1.bias"
-    save_file({name: tensor for name, tensor in state.items() if name != lost}, directory / "model.safetensors")
-    assert problems(directory) == f"{directory} lacks 1 tensor that its configuration asks for: {lost}"
-    save_file(state, directory / "model.safetensors")
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    with edited_tensors(directory) as state:
+        lost = state.pop("model.decoder.layers.1.fc1.bias")
+    assert problems(directory) == f"{directory} lacks 1 tensor that its configuration asks for: model.decoder.layers.1.fc1.bias"
+    with edited_tensors(directory) as state:
+        state["model.decoder.layers.1.fc1.bias"] = lost
+    edit_json(directory / "config.json", num_hidden_layers=2)
     assert problems(directory).startswith(f"{directory} has 16 tensors that its model family does not know: model.decoder.layers.2.")
-    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": 279}))
+    edit_json(directory / "config.json", num_hidden_layers=3, vocab_size=279)
     assert describe(directory).problems == [
         f"the tokenizer in {directory} needs 280 rows, but the model has 279: they do not belong together; put the model's own tokenizer there,"
         " or give the model new rows with `python -m conversion.transfer`",
         f"{directory} has 1 tensor of another shape than its configuration asks for: model.decoder.embed_tokens.weight is 301 x 32, expected"
         " 279 x 32",
     ]
-    (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    edit_json(directory / "config.json", vocab_size=VOCAB_SIZE, tie_word_embeddings=False)
     assert problems(directory) == (
         f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false), but the weights have no"
         " lm_head.weight; restore the matrix (true is right only for a model that was trained with one)"
     )
-
-
-class _RunsCode:
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (f"touch {self.proof}",)
-
-
-def test_unsafe_pickles_are_named_and_not_run(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt(saving={"safe_serialization": False})
-    assert not describe(hf_dir).problems
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    (tmp_path / "nemo/scion.json").unlink()
-    state = torch.load(hf_dir / "pytorch_model.bin", weights_only=True)
-    torch.save({**state, "x": _RunsCode(tmp_path / "proof")}, hf_dir / "pytorch_model.bin")
-    torch.save({"args": _RunsCode(tmp_path / "proof")}, tmp_path / "nemo/weights/common.pt")
-    advice = {"pytorch_model.bin": "convert it to safetensors where you trust its source", "common.pt": "do not load it"}
-    for path in (hf_dir / "pytorch_model.bin", tmp_path / "nemo/weights/common.pt"):
-        expected = f"{path} asks to run posix.system when it is loaded, which is not safe; {advice[path.name]}"
-        assert problems(hf_dir if path.parent == hf_dir else tmp_path / "nemo") == expected
-    assert not (tmp_path / "proof").exists()
 
 
 def test_leftovers(make_opt: OPTMaker, tmp_path: Path) -> None:
@@ -238,21 +185,19 @@ def test_leftovers(make_opt: OPTMaker, tmp_path: Path) -> None:
 def test_deep_finds_nan_and_edits(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt()
     assert "every one is a finite number" in describe(hf_dir, deep=True).notes[-1]
-    state = load_file(hf_dir / "model.safetensors")
     marks, no_numbers = torch.tensor([1.5e30, 2.5e30]), torch.tensor([float("nan"), float("inf")])
-    state["model.decoder.layers.1.fc1.bias"][3:5] = marks
-    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state["model.decoder.layers.1.fc1.bias"][3:5] = marks
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    state["model.decoder.layers.1.fc1.bias"][3:5] = no_numbers
-    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state["model.decoder.layers.1.fc1.bias"][3:5] = no_numbers
     assert not describe(hf_dir).problems
     assert describe(hf_dir, deep=True).problems == ["model.decoder.layers.1.fc1.bias has 2 values that are NaN or infinite"]
     # Conversion refuses them, so they come into the NeMo folder as a training would bring them: with a manifest that knows them.
     old, new = (values.numpy().tobytes() for values in (marks, no_numbers))
     [path] = (path for path in (tmp_path / "nemo/weights").glob("*.distcp") if old in path.read_bytes())
     path.write_bytes(path.read_bytes().replace(old, new))
-    manifest = read_manifest(tmp_path / "nemo")
-    assert manifest is not None
+    manifest = manifest_of(tmp_path / "nemo")
     write_manifest(tmp_path / "nemo", stage=manifest.stage, facts=manifest.facts)
     assert describe(tmp_path / "nemo", deep=True).problems == ["decoder.layers.1.mlp.linear_fc1.bias has 2 values that are NaN or infinite"]
     path = tmp_path / "nemo/weights/__0_0.distcp"

@@ -16,30 +16,25 @@ from safetensors.torch import load_file, save_file
 from common.artifacts import write_manifest
 from conversion import hf_to_nemo
 from conversion.inspection import describe
+from tests.conversion.folders import edit_json, edited_tensors
 from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, save_tiny_model
 
 
-def says(**changes: Any) -> Callable[[Path], None]:
+def says(**changes: Any) -> Callable[[Path], object]:
     """Change config.json; `...` takes a key out."""
 
-    def change(hf_dir: Path) -> None:
-        path = hf_dir / "config.json"
-        config = json.loads(path.read_text()) | changes
-        path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-
-    return change
+    return lambda hf_dir: edit_json(hf_dir / "config.json", **changes)
 
 
 def holds(**changes: Any) -> Callable[[Path], None]:
     """Change tensors, `{name with __ for .: tensor -> tensor or None}`."""
 
     def change(hf_dir: Path) -> None:
-        state = load_file(hf_dir / "model.safetensors")
-        for name, made in changes.items():
-            dotted = name.replace("__", ".")
-            state[dotted] = made(state.get(dotted))
-        state = {name: tensor.contiguous() for name, tensor in state.items() if tensor is not None}
-        save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+        with edited_tensors(hf_dir) as state:
+            for name, made in changes.items():
+                dotted = name.replace("__", ".")
+                if (tensor := made(state.pop(dotted, None))) is not None:
+                    state[dotted] = tensor
 
     return change
 
@@ -106,6 +101,10 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "a hidden size that heads do not divide": says(head_dim=None, num_attention_heads=5, num_key_value_heads=5),
     "a size in words": says(intermediate_size="many"),
     "a size below 0": says(hidden_size=-32),
+    "a size that is no whole number": says(hidden_size=32.0),
+    "a size without end": says(max_position_embeddings=float("inf")),
+    "a size that is true": says(vocab_size=True),
+    "layers that are true": says(num_hidden_layers=True),
     "a flag in place of a number": says(rms_norm_eps="x"),
     "a list in place of a number": says(num_attention_heads=[8]),
     "far too many layers": says(num_hidden_layers=10**9),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -21,6 +21,7 @@ from conversion.merge import main
 from conversion.merging import arithmetic
 from conversion.transfer import main as transfer
 from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.folders import edit_json, edited_tensors
 
 SPECIALS = {"bos": "<s>", "eos": "</s>", "pad": "<pad>"}
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
@@ -53,11 +54,11 @@ def tensors(folder: Path) -> Tensors:
 
 
 def edited(folder: Path, output: Path, *, changed: Mapping[str, Tensor] | None = None, **config: Any) -> Path:
-    """A copy with other tensors, and other keys in config.json; None takes a key away."""
+    """A copy with other tensors, and other keys in config.json; `...` takes a key away."""
     shutil.copytree(folder, output)
-    save_file({**tensors(folder), **(changed or {})}, output / "model.safetensors", {"format": "pt"})
-    content = {**json.loads((folder / "config.json").read_text()), **config}
-    (output / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    with edited_tensors(output) as state:
+        state.update(changed or {})
+    edit_json(output / "config.json", **config)
     return output
 
 
@@ -134,7 +135,7 @@ def test_what_older_and_other_programs_write_is_no_difference(models: dict[str, 
     """Defaults that an older config.json leaves out, notes of other programs, and positions that are computed; all parts get the dtype."""
     frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     parts = {"vision_config": {"torch_dtype": "float32", "transformers_version": "4.40"}}
-    old = edited(models["chat"], tmp_path / "old", changed=frequencies, head_dim=None, rope_theta=None, unsloth_fixed=True, **parts)
+    old = edited(models["chat"], tmp_path / "old", changed=frequencies, head_dim=..., rope_theta=..., unsloth_fixed=True, **parts)
     new = edited(models["mathematics"], tmp_path / "new", vision_config={"torch_dtype": "float32"})
     found = merged(tmp_path / "out", "--method", "linear", "--models", old, new, "--dtype", "bfloat16")
     assert found.keys() == tensors(new).keys()
@@ -224,8 +225,7 @@ def test_the_chat_ends_where_it_did(models: dict[str, Path], tmp_path: Path) -> 
     chat = edited(models["chat"], tmp_path / "talks")
     (chat / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content + eos_token }}{% endfor %}")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        content = json.loads((chat / name).read_text())
-        (chat / name).write_text(json.dumps({**content, "eos_token": "<pad>"}))
+        edit_json(chat / name, eos_token="<pad>")
     (chat / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
     out, mine = tmp_path / "out", edited(models["mathematics"], tmp_path / "mine", eos_token_id=1)
     (mine / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, "do_sample": True}))
@@ -238,21 +238,12 @@ def test_the_chat_ends_where_it_did(models: dict[str, Path], tmp_path: Path) -> 
 
 def test_what_cannot_be_merged_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     base, chat, maths = models["base"], models["chat"], models["mathematics"]
-    tied, other, shape = make(tmp_path / "tied", shift=0.1, tied=True), tmp_path / "other", tmp_path / "shape"
-    for folder, key, value in ((other, "model_type", "mistral"), (shape, "num_attention_heads", 2)):
-        shutil.copytree(chat, folder)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    tied = make(tmp_path / "tied", shift=0.1, tied=True)
+    other, shape = edited(chat, tmp_path / "other", model_type="mistral"), edited(chat, tmp_path / "shape", num_attention_heads=2)
     (tmp_path / "w.yaml").write_text("chat: {'nothing.*': 1}\n")
-    narrow = tmp_path / "narrow"
-    shutil.copytree(chat, narrow)
-    held = tensors(narrow)
-    save_file({**held, "model.norm.weight": held["model.norm.weight"][:16].clone()}, narrow / "model.safetensors", {"format": "pt"})
-    wrong = torch.full((32,), float("nan"))
-    broken, moved = (
-        edited(chat, tmp_path / name, changed={tensor: value})
-        for name, tensor, value in (("broken", "model.norm.weight", wrong), ("moved", "model.position_ids", torch.arange(1, 5)))
-    )
+    narrow = edited(chat, tmp_path / "narrow", changed={"model.norm.weight": torch.ones(16)})
+    broken = edited(chat, tmp_path / "broken", changed={"model.norm.weight": torch.full((32,), float("nan"))})
+    moved = edited(chat, tmp_path / "moved", changed={"model.position_ids": torch.arange(1, 5)})
     still = edited(maths, tmp_path / "still", changed={"model.position_ids": torch.arange(4)})
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter/adapter_config.json").write_text("{}")

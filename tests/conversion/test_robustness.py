@@ -5,22 +5,20 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pickle
 import random
 import re
 import shutil
-import signal
 import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from common.artifacts import MANIFEST_NAME, write_manifest
+from common.artifacts import MANIFEST_NAME, check_files, write_manifest
 from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.vocabulary_edit import untie
 from conversion.edit_vocabulary import edit
@@ -29,6 +27,7 @@ from conversion.layouts.moving import change
 from eval.scoring.learned_scores import COMET, score_folders
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import demo_text
+from tests.conversion.folders import edit_json, manifest_of
 from tests.conversion.gguf_files import write_gguf
 from tests.conversion.test_from_gguf import tiny_tokenizer as gguf_tokenizer
 from tests.conversion.tiny_families import save_tiny_model, tiny_model
@@ -38,11 +37,10 @@ from tests.eval.made_translations import SENTENCES as TRANSLATIONS
 from tests.eval.made_translations import make_translations
 from tests.eval.published_forms import si_nli_rows, write_si_nli
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
-from tests.every_step import end_without_reads_behind_the_rename
-from tests.processes import Group
+from tests.every_step import end_without_reads_behind_the_rename, kill_before, run_to_the_end
+from tests.processes import Group, call_command
 
 Convert = Callable[[Path, Path], object]
-Damage = Callable[[Path, random.Random], None]
 
 # Hundreds of conversions, each flushed to disk, would mostly wait for it.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -57,63 +55,40 @@ FORMS = {
 
 # -- what can be done to a file -------------------------------------------------------------------------------------------
 
+DAMAGES = ("cut", "bit", "bit", "bytes", "longer", "empty", "gone", "a folder", "a value", "a value")
+ODD_VALUES = (None, "", -1, 0, 1.5, [], {}, True, "nan", 10**30, [1], "../../etc/passwd", float("nan"), "x\0y")
 
-def cut(path: Path, chance: random.Random) -> None:
-    os.truncate(path, chance.randrange(path.stat().st_size))
 
-
-def flip(path: Path, chance: random.Random) -> None:
-    """A bit in the first kilobyte, where headers are, or anywhere."""
+def damage(path: Path, kind: str, chance: random.Random) -> None:
+    """Do one of `DAMAGES`; bits and bytes in the first kilobyte, where headers are, or anywhere."""
     content = bytearray(path.read_bytes())
-    end = min(len(content), 1024) if chance.random() < 0.6 else len(content)
-    content[chance.randrange(end)] ^= 1 << chance.randrange(8)
+    place = chance.randrange(min(len(content), 1024) if chance.random() < 0.6 else len(content))
+    if kind in ("gone", "a folder"):
+        path.unlink()
+        return path.mkdir() if kind == "a folder" else None
+    if kind == "a value" and path.suffix == ".json":
+        content = bytearray(json.dumps(_with_odd_value(json.loads(content), chance)).encode())
+    elif kind == "cut":
+        del content[chance.randrange(len(content)) :]
+    elif kind == "empty":
+        content.clear()
+    elif kind == "longer":
+        content += chance.randbytes(chance.randrange(1, 40))
+    elif kind == "bytes":
+        content[place : place + 16] = chance.randbytes(len(content[place : place + 16]))
+    else:
+        content[place] ^= 1 << chance.randrange(8)
     path.write_bytes(content)
+    return None
 
 
-def overwrite(path: Path, chance: random.Random) -> None:
-    """A stretch of random bytes."""
-    content = bytearray(path.read_bytes())
-    start = chance.randrange(len(content))
-    content[start : start + 16] = chance.randbytes(len(content[start : start + 16]))
-    path.write_bytes(content)
-
-
-def lengthen(path: Path, chance: random.Random) -> None:
-    with path.open("ab") as stream:
-        stream.write(chance.randbytes(chance.randrange(1, 40)))
-
-
-def empty(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b"")
-
-
-def remove(path: Path, chance: random.Random) -> None:
-    path.unlink()
-
-
-def make_directory(path: Path, chance: random.Random) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def edit_json(path: Path, chance: random.Random) -> None:
-    """Another value for one key, of a type or size that nobody expects."""
-    try:
-        content = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError):
-        return flip(path, chance)
-    place = content
-    while isinstance(place, dict) and place:
-        key = chance.choice(sorted(place))
-        if not isinstance(place[key], dict) or chance.random() < 0.2:
-            values = (None, "", -1, 0, 1.5, [], {}, True, "nan", 10**30, [1], "../../etc/passwd", float("nan"), "x\0y")
-            place[key] = chance.choice(values)
-            break
-        place = place[key]
-    path.write_text(json.dumps(content))
-
-
-DAMAGES: tuple[Damage, ...] = (cut, flip, flip, overwrite, lengthen, empty, remove, make_directory, edit_json, edit_json)
+def _with_odd_value(content: Any, chance: random.Random) -> Any:
+    """The same with one key of a type or size that nobody expects."""
+    if not isinstance(content, dict) or not content:
+        return chance.choice(ODD_VALUES)
+    key = chance.choice(sorted(content))
+    is_deeper = isinstance(content[key], dict) and chance.random() < 0.8
+    return {**content, key: _with_odd_value(content[key], chance) if is_deeper else chance.choice(ODD_VALUES)}
 
 
 def try_damages(original: Path, convert: Convert, *, num_trials: int, seed: int, always_refused: bool = False) -> int:
@@ -128,51 +103,39 @@ def try_damages(original: Path, convert: Convert, *, num_trials: int, seed: int,
     with tempfile.TemporaryDirectory(dir=MEMORY) as work_dir:
         for trial in range(num_trials):
             chance = random.Random(f"{seed} {trial}")
-            name, damage = chance.choice(names), chance.choice(DAMAGES)
-            refused += try_damage(original, Path(work_dir), convert, name, partial(damage, chance=chance), always_refused=always_refused)
+            name, kind = chance.choice(names), chance.choice(DAMAGES)
+            refused += try_damage(original, Path(work_dir), convert, name, kind, chance, always_refused=always_refused)
     return refused
 
 
 def try_damage(
-    original: Path, work_dir: Path, convert: Convert, name: Path, damage: Callable[[Path], None], *, always_refused: bool
+    original: Path, work_dir: Path, convert: Convert, name: Path, kind: str, chance: random.Random, *, always_refused: bool
 ) -> bool:
     """One trial: whether the damage was refused, with a sentence and without any output."""
     damaged, output = work_dir / "damaged", work_dir / "output"
     shutil.rmtree(damaged, ignore_errors=True)
     shutil.copytree(original, damaged)
     before = (damaged / name).read_bytes()
-    damage(damaged / name)
+    damage(damaged / name, kind, chance)
     unchanged = (damaged / name).is_file() and (damaged / name).read_bytes() == before
     try:
         convert(damaged, output)
     except ValueError as error:
-        assert_a_sentence(error, f"{damage} {name}")
-        assert not output.exists() and not list(work_dir.glob(".*")), f"{damage} {name}"
+        text = str(error)
+        assert type(error) is ValueError and 20 < len(text) < 2000 and "\n" not in text and "Traceback" not in text, (
+            f"{kind} {name}: {text}"
+        )
+        assert not output.exists() and not list(work_dir.glob(".*")), f"{kind} {name}"
         return True
     except Exception as error:
-        raise AssertionError(f"{damage} {name}") from error
-    assert unchanged or not always_refused or name.name == MANIFEST_NAME, f"{damage} {name} was not found"
-    assert not list(work_dir.glob(".*")), f"{damage} {name}"
+        raise AssertionError(f"{kind} {name}") from error
+    assert unchanged or not always_refused or name.name == MANIFEST_NAME, f"{kind} {name} was not found"
+    assert not list(work_dir.glob(".*")), f"{kind} {name}"
     shutil.rmtree(output)
     return False
 
 
-def assert_a_sentence(error: ValueError, what: str) -> None:
-    text = str(error)
-    assert type(error) is ValueError, what
-    assert 20 < len(text) < 2000 and "\n" not in text and "Traceback" not in text, f"{what}: {text}"
-
-
 # -- damaged files --------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_only_a_warning_reads_fails_before_the_output_is_there(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir, output = make_opt(), tmp_path / "nemo"
-    words = ["--input", str(hf_dir), "--output", str(output)]
-    (hf_dir / "generation_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"generation_config\.json"):
-        hf_to_nemo.main(words)
-    assert not output.exists()
 
 
 @pytest.mark.some(2)
@@ -226,80 +189,7 @@ def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -
     assert try_damages(hf_dir, describe_into, num_trials=40, seed=9) > 5
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(8))
-def test_damaged_folders_at_length(make_opt: OPTMaker, tmp_path: Path, seed: int) -> None:
-    hf_dir = make_opt(saving=FORMS[list(FORMS)[seed % 4]], tie_word_embeddings=bool(seed % 2))
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    try_damages(hf_dir, hf_to_nemo.convert, num_trials=400, seed=100 + seed)
-    try_damages(tmp_path / "nemo", nemo_to_hf.export, num_trials=400, seed=200 + seed)
-
-
 # -- whole files that lie -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_tensors_of_another_name_shape_or_dtype(make_opt: OPTMaker, tmp_path: Path, seed: int) -> None:
-    hf_dir = make_opt(tie_word_embeddings=False)
-    state = load_file(hf_dir / "model.safetensors")
-    chance = random.Random(seed)
-    for trial in range(20):
-        changed = dict(state)
-        name = chance.choice(sorted(state))
-        tensor = changed.pop(name)
-        kind = trial % 5
-        if kind == 0:
-            changed[name.replace("layers.1", "layers.7") + "_"] = tensor
-        elif kind == 1:
-            changed[name] = tensor[:-1].contiguous()
-        elif kind == 2:
-            changed[name] = tensor.flatten()[None]
-        elif kind == 3:
-            changed[name] = tensor.to(torch.int64)
-        save_file(changed, hf_dir / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ValueError, match=r".") as refusal:
-            hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-        assert_a_sentence(refusal.value, f"{kind} {name}")
-        assert not (tmp_path / "nemo").exists()
-
-
-class _RunsCode:
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (f"touch {self.proof}",)
-
-
-def test_no_pickle_of_a_checkpoint_is_run(make_opt: OPTMaker, tmp_path: Path) -> None:
-    """In every place that has one: weights, index, what is not sharded, chunks."""
-    bomb = _RunsCode(tmp_path / "proof")
-    hf_dir = make_opt(saving={"safe_serialization": False})
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    torch.save({"a": bomb}, hf_dir / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"asks to run posix\.system when it is loaded, which is not safe"):
-        hf_to_nemo.convert(hf_dir, tmp_path / "out")
-    for name in (".metadata", "common.pt", "__0_0.distcp"):
-        folder = tmp_path / f"bombed{name}"
-        shutil.copytree(tmp_path / "nemo", folder)
-        if name == "__0_0.distcp":
-            size = (folder / "weights" / name).stat().st_size
-            torch.save(bomb, folder / "weights" / name)
-            os.truncate(folder / "weights" / name, size)
-        elif name == "common.pt":
-            torch.save({"args": bomb}, folder / "weights" / name)
-        else:
-            (folder / "weights" / name).write_bytes(pickle.dumps(bomb))
-        describe(folder)
-        try:
-            nemo_to_hf.export(folder, tmp_path / "out")
-            assert name == "common.pt"  # which the export has no use for
-            shutil.rmtree(tmp_path / "out")
-        except ValueError as error:
-            assert_a_sentence(error, name)
-    assert not (tmp_path / "proof").exists() and not (tmp_path / "out").exists()
 
 
 def test_disk_space_is_checked_first(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,98 +258,28 @@ def test_threads_of_a_conversion_import_nothing(make_opt: OPTMaker, tmp_path: Pa
 
 # -- kills ----------------------------------------------------------------------------------------------------------------
 
-# One start of Python, which forks a conversion per moment: so fifty kills take seconds.  A moment is counted in reads, which a
-# conversion tells by a byte each, and not in seconds, which a busy machine stretches as it likes.  Two kills of three come a little
-# behind its read, so that it meets writing as well; those behind the last read meet the end of the conversion.
-FORKS = """
-import os, signal, sys, time
-from pathlib import Path
-import conversion.formats.lazy_tensor as lazy_tensor
-import conversion.families, conversion.checkpoints.hf_checkpoint, conversion.families.mapping, conversion.checkpoints.nemo_checkpoint
-from conversion import {module} as command
-from data_prep.tokenizers.files import load_tokenizer
-source, output_dir, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-read = lazy_tensor._read_and_report
-convert = getattr(command, {function!r})
-
-def start(output):
-    reads, told = os.pipe()
-    if (child := os.fork()) == 0:
-        lazy_tensor._read_and_report = lambda *arguments: (os.write(told, b"."), time.sleep(0.002), read(*arguments))[2]
-        try:
-            convert(source, output)
-        finally:
-            os._exit(0)
-    os.close(told)
-    return child, reads
-
-child, reads = start(output_dir / "whole")
-num_reads = 0
-while os.read(reads, 1):
-    num_reads += 1
-os.waitpid(child, 0)
-assert num_reads >= 10, num_reads
-for kill in range(num_kills):
-    child, reads = start(output_dir / f"killed_{{kill:03d}}")
-    moment = round(num_reads * 1.1 * (kill + 0.5) / num_kills)
-    seen = 0
-    while seen < moment and os.read(reads, 1):
-        seen += 1
-    time.sleep(0.001 * (kill % 3) + 0.002 * max(moment - num_reads, 0))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(reads)
-"""
-
-
-def kill_at_many_moments(hf_dir: Path, tmp_path: Path, module: str, function: str, num_kills: int) -> tuple[int, int]:
-    """Kill conversions at evenly spread moments; returns how many left a whole output, and how many nothing but a hidden folder."""
-    source = hf_dir
-    if module == "nemo_to_hf":
-        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-        source = tmp_path / "nemo"
-    output_dir = tmp_path / "out"
-    output_dir.mkdir()
-    script = FORKS.format(module=module, function=function)
-    finished = Group(["-c", script, str(source), str(output_dir), str(num_kills)], log_dir=tmp_path / "logs").wait(timeout_seconds=300)
-    assert finished.code == 0, finished.stderr[-2000:]
-    whole = sorted(path for path in output_dir.iterdir() if not path.name.startswith("."))
-    for folder in whole:
-        if module == "hf_to_nemo":
-            nemo_to_hf.export(folder, tmp_path / "back" / folder.name)
-            folder = tmp_path / "back" / folder.name
-        assert (folder / "model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
-    return len(whole) - 1, sum(path.name.startswith(".killed_") for path in output_dir.iterdir())
-
 
 @pytest.mark.some(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
-def test_killed_at_twenty_five_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:
-    """What has the final name is whole; what is not whole has a hidden name."""
-    whole, hidden = kill_at_many_moments(make_opt(tokenizer=None), tmp_path, module, function, 25)
-    assert hidden >= 12 and whole + hidden <= 25
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
-def test_killed_at_a_hundred_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:
-    whole, hidden = kill_at_many_moments(make_opt(tokenizer=None), tmp_path, module, function, 100)
-    assert hidden >= 50 and whole + hidden <= 100
-
-
-def test_killed_between_file_and_rename(make_opt: OPTMaker, tmp_path: Path) -> None:
-    """The moment before the last: everything is written, nothing has its name."""
-    script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom conversion.hf_to_nemo import convert\n"
-        "os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)\nconvert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-    )
-    finished = Group(["-c", script, str(make_opt(tokenizer=None)), str(tmp_path / "out/nemo")], log_dir=tmp_path / "logs").wait(
-        timeout_seconds=60
-    )
-    assert finished.code == -signal.SIGKILL
-    (left,) = (tmp_path / "out").iterdir()
-    assert left.name.startswith(".nemo.partial-")
+@pytest.mark.parametrize("direction", ["hf_to_nemo", "nemo_to_hf"])
+def test_killed_before_any_step(make_opt: OPTMaker, tmp_path: Path, direction: str) -> None:
+    """What has the final name is whole; else the same command goes on, and nothing else stays."""
+    source, convert = make_opt(tokenizer=None), hf_to_nemo.convert
+    if direction == "nemo_to_hf":
+        hf_to_nemo.convert(source, tmp_path / "nemo")
+        source, convert = tmp_path / "nemo", nemo_to_hf.export
+    steps = run_to_the_end(lambda: convert(source, tmp_path / "expected/out"), tmp_path / "expected")
+    assert len(steps) > 8 and any("os.rename" in step for step in steps)
+    for step, what in enumerate(steps):
+        output = tmp_path / str(step) / "out"
+        output.parent.mkdir()
+        kill_before(lambda: convert(source, output), output.parent, step)  # noqa: B023 used at once
+        if not output.exists():
+            convert(source, output)
+        manifest = manifest_of(output)
+        check_files(output, manifest)
+        assert manifest.files.keys() == manifest_of(tmp_path / "expected/out").files.keys(), what
+        assert [path.name for path in output.parent.iterdir()] == ["out"], what
 
 
 # -- what fails behind the rename -----------------------------------------------------------------------------------------
@@ -502,95 +322,72 @@ BEHIND_THE_RENAME = {
 SENTENCES = [f"To je {word} stavek za poskus." for word in ("prvi", "drugi", "tretji", "četrti", "peti")]
 
 
-class Places:
-    """What the words of a command name, each made when it is first asked for."""
+def _seeing(path: Path) -> None:
+    save_tiny_model("mistral", path)
+    edit_json(path / "config.json", model_type="mistral3", text_config=json.loads((path / "config.json").read_text()))
+    tensors = load_file(path / "model.safetensors")
+    save_file({f"language_model.{name}": tensor for name, tensor in tensors.items()}, path / "model.safetensors", {"format": "pt"})
 
-    def __init__(self, tmp_path: Path, make_opt: OPTMaker) -> None:
-        self._tmp_path, self._make_opt = tmp_path, make_opt
 
-    def filled(self, words: str) -> list[str]:
-        return re.sub(r"\b[A-Z]{2,}\b(\.\w+)?", lambda name: str(self._place(name[0].lower())), words).split()
+def _llama(path: Path) -> None:
+    tiny_llama(num_positions=1024).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
 
-    def _place(self, name: str) -> Path:
-        path = self._tmp_path / name
+
+def _rows(path: Path) -> None:
+    splits = ("train", "dev", "test")
+    rows = [{"id": f"{split}:{n}", "split": split, "text": f"{n}", "label": f"{n % 2}"} for split in splits for n in range(4)]
+    write_rows(path, "taxi1500", "eng", rows)
+
+
+def _published(path: Path) -> None:
+    path.mkdir()
+    write_si_nli(path, si_nli_rows(test_labels=False))
+
+
+def filled(words: str, tmp_path: Path, make_opt: OPTMaker) -> list[str]:
+    """The words of a command with paths for names, what each stands for being made when it is first named."""
+
+    def run(name: str) -> Callable[[Path], object]:
+        return lambda output: call_command(*filled(BEHIND_THE_RENAME[name], tmp_path, make_opt), "--output", output)
+
+    def copy(name: str) -> Callable[[Path], object]:
+        return lambda path: shutil.copytree(place(name), path)
+
+    make: dict[str, Callable[[Path], object]] = {
+        "hf": lambda path: make_opt(path.name),
+        "nemo": lambda path: hf_to_nemo.convert(place("hf"), path),
+        "model": lambda path: write_gguf(path, tiny_model("llama2"), tokenizer=gguf_tokenizer()),
+        "seeing": _seeing,
+        "llama": _llama,
+        "encoder": lambda path: tiny_encoder(path.with_name("made_encoder"), demo_text("en")).rename(path),
+        "other": copy("encoder"),
+        "text": lambda path: path.write_text("\n".join(SENTENCES)),
+        "pairs": lambda path: path.write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n"),
+        "prompts": lambda path: path.write_text(json.dumps({"prompt": SENTENCES[0][:12]}) + "\n"),
+        "rows": _rows,
+        "results": lambda path: make_results(path, steps=(0, 100), methods=("focus",), items=12),
+        "answers": run("harness, tasks"),
+        "published": _published,
+        "prepared": run("prepare"),
+        "data": run("to_megatron"),
+        "again": copy("data"),
+        "cleaned": run("clean"),
+    }
+
+    def place(name: str) -> Path:
+        path = tmp_path / name
         if not path.exists():
-            getattr(self, f"_make_{path.stem}")(path)
+            make[path.stem](path)
         return path
 
-    def _run(self, words: str, output: Path) -> None:
-        module, *rest = self.filled(words)
-        assert importlib.import_module(module).main([*rest, "--output", str(output)]) == 0
-
-    def _make_hf(self, path: Path) -> None:
-        self._make_opt(path.name)
-
-    def _make_nemo(self, path: Path) -> None:
-        hf_to_nemo.convert(self._place("hf"), path)
-
-    def _make_model(self, path: Path) -> None:
-        write_gguf(path, tiny_model("llama2"), tokenizer=gguf_tokenizer())
-
-    def _make_seeing(self, path: Path) -> None:
-        save_tiny_model("mistral", path)
-        config = json.loads((path / "config.json").read_text())
-        (path / "config.json").write_text(json.dumps({"model_type": "mistral3", "text_config": config}))
-        tensors = load_file(path / "model.safetensors")
-        save_file({f"language_model.{name}": tensor for name, tensor in tensors.items()}, path / "model.safetensors", {"format": "pt"})
-
-    def _make_llama(self, path: Path) -> None:
-        tiny_llama(num_positions=1024).save_pretrained(path)
-        tiny_tokenizer().save_pretrained(path)
-
-    def _make_encoder(self, path: Path) -> None:
-        tiny_encoder(path.with_name("made_encoder"), demo_text("en")).rename(path)
-
-    def _make_other(self, path: Path) -> None:
-        shutil.copytree(self._place("encoder"), path)
-
-    def _make_text(self, path: Path) -> None:
-        path.write_text("\n".join(SENTENCES))
-
-    def _make_pairs(self, path: Path) -> None:
-        path.write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n")
-
-    def _make_prompts(self, path: Path) -> None:
-        path.write_text(json.dumps({"prompt": SENTENCES[0][:12]}) + "\n")
-
-    def _make_rows(self, path: Path) -> None:
-        rows = [
-            {"id": f"{split}:{n}", "split": split, "text": f"{n}", "label": f"{n % 2}"}
-            for split in ("train", "dev", "test")
-            for n in range(4)
-        ]
-        write_rows(path, "taxi1500", "eng", rows)
-
-    def _make_results(self, path: Path) -> None:
-        make_results(path, steps=(0, 100), methods=("focus",), items=12)
-
-    def _make_answers(self, path: Path) -> None:
-        self._run(BEHIND_THE_RENAME["harness, tasks"], path)
-
-    def _make_published(self, path: Path) -> None:
-        path.mkdir()
-        write_si_nli(path, si_nli_rows(test_labels=False))
-
-    def _make_prepared(self, path: Path) -> None:
-        self._run(BEHIND_THE_RENAME["prepare"], path)
-
-    def _make_data(self, path: Path) -> None:
-        self._run(BEHIND_THE_RENAME["to_megatron"], path)
-
-    def _make_again(self, path: Path) -> None:
-        shutil.copytree(self._place("data"), path)
-
-    def _make_cleaned(self, path: Path) -> None:
-        self._run(BEHIND_THE_RENAME["clean"], path)
+    return re.sub(r"\b[A-Z]{2,}\b(\.\w+)?", lambda name: str(place(name[0].lower())), words).split()
 
 
 @pytest.mark.parametrize("name", BEHIND_THE_RENAME)
 def test_nothing_that_can_fail_comes_behind_the_rename(name: str, make_opt: OPTMaker, tmp_path: Path) -> None:
     """A command that fails must not leave a complete output: once it has its name, only words are printed."""
-    module, *words = Places(tmp_path, make_opt).filled(BEHIND_THE_RENAME[name])
+    module, *words = filled(BEHIND_THE_RENAME[name], tmp_path, make_opt)
     main = importlib.import_module(module).main
     error = end_without_reads_behind_the_rename(lambda: main([*words, "--output", str(tmp_path / "out")]), tmp_path / "out")
     assert error is None

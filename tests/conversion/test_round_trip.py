@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
-import signal
-import stat
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import processors
-from transformers import AutoTokenizer, OPTForCausalLM
+from transformers import AutoTokenizer
 
 from common.artifacts import read_manifest, write_manifest
 from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.hf_model import inspect_checkpoint
-from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
 from conversion.formats.large_file import LargeFileWriter
 from conversion.measuring.bits_per_byte import choose_start_token
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, save_tokenizer, tokenizer_digest
 from tests.conftest import Inputs
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+from tests.conversion.folders import edit_json, edited_tensors
 from tests.conversion.tiny_families import tiny_model
-from tests.processes import Group, run_command
-
-
-def expect(message: str) -> str:
-    return f"^{re.escape(message)}$"
+from tests.processes import run_command
+from tests.refusals import refused
 
 
 def there_and_back(hf_dir: Path, tmp_path: Path, *flags: str) -> Path:
@@ -79,24 +73,6 @@ def test_any_vocabulary_size(make_opt: OPTMaker, tmp_path: Path, vocab_size: int
     assert (back_dir / "model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
 
 
-def test_from_pickles_and_shards_to_shards(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt(saving={"safe_serialization": False, "max_shard_size": "20KB"}, dtype=torch.float16)
-    back_dir = there_and_back(hf_dir, tmp_path, "--max-shard-bytes", "20000")
-    loaded = OPTForCausalLM.from_pretrained(back_dir).state_dict()
-    original = OPTForCausalLM.from_pretrained(hf_dir).state_dict()
-    assert len(list(back_dir.glob("model-*.safetensors"))) > 2
-    assert all(torch.equal(loaded[name], original[name]) for name in original)
-
-
-def test_position_rows_0_and_1_are_kept_aside(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt()
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    table = load_file(hf_dir / "model.safetensors")["model.decoder.embed_positions.weight"]
-    tensors = NeMoCheckpoint.open(tmp_path / "nemo").tensors
-    assert torch.equal(tensors["embedding.position_embeddings.weight"].read(), table[2:])
-    assert torch.equal(tensors["kept.position_rows"].read(), table[:2])
-
-
 def test_manifests_say_what_the_next_stage_must_know(make_opt: OPTMaker, tmp_path: Path, tokenizer_dir: Path) -> None:
     hf_dir = make_opt()
     transferred = write_manifest(hf_dir, stage="conversion.transfer", facts={"method": "focus", "head": "tied", "seed": 3})
@@ -124,18 +100,6 @@ def test_a_known_tokenizer_is_not_loaded_again(make_opt: OPTMaker, tmp_path: Pat
     assert hf_to_nemo.convert(hf_dir, tmp_path / "nemo").facts["tokenizer_digest"] == "xxh3:known"
 
 
-def test_outputs_are_readable_by_the_group(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt()
-    before = os.umask(0o077)
-    try:
-        there_and_back(hf_dir, tmp_path)
-    finally:
-        os.umask(before)
-    for path in (*(tmp_path / "nemo").rglob("*"), *(tmp_path / "back").rglob("*")):
-        wanted = stat.S_IRGRP | stat.S_IXGRP if path.is_dir() else stat.S_IRGRP
-        assert path.stat().st_mode & wanted == wanted, path
-
-
 # -- export ---------------------------------------------------------------------------------------------------------------
 
 
@@ -152,11 +116,10 @@ def test_another_dtype_changes_that_key_alone(make_opt: OPTMaker, tmp_path: Path
 
 def test_a_dtype_that_cannot_hold_the_values(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt()
-    state = load_file(hf_dir / "model.safetensors")
-    state["model.decoder.layers.1.fc1.bias"][3] = 1e5
-    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state["model.decoder.layers.1.fc1.bias"][3] = 1e5
     message = "model.decoder.layers.1.fc1.bias has values of up to 1e+05, which torch.float16 cannot hold; choose another --dtype"
-    with pytest.raises(ValueError, match=expect(message)):
+    with refused(message):
         there_and_back(hf_dir, tmp_path, "--dtype", "float16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "nemo"]
 
@@ -165,10 +128,9 @@ def test_config_follows_what_training_changed(make_opt: OPTMaker, tmp_path: Path
     """A checkpoint whose weights became bfloat16 and whose matrices were untied is told so in config.json, all else kept."""
     hf_dir = make_opt(tie_word_embeddings=False)
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    config_path, model_path = tmp_path / "nemo/context/hf/config.json", tmp_path / "nemo/context/model.json"
-    config = {**json.loads(config_path.read_text()), "tie_word_embeddings": True, "unknown_key": [1.50, "ž"]}
-    config_path.write_text(json.dumps(config))
-    model_path.write_text(json.dumps({**json.loads(model_path.read_text()), "hf_dtype": "float16"}))
+    changes = {"tie_word_embeddings": True, "unknown_key": [1.50, "ž"]}
+    config = edit_json(tmp_path / "nemo/context/hf/config.json", **changes) | changes
+    edit_json(tmp_path / "nemo/context/model.json", hf_dtype="float16")
     (tmp_path / "nemo/scion.json").unlink()
     nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
     assert json.loads((tmp_path / "back/config.json").read_text()) == {**config, "tie_word_embeddings": False, "dtype": "float32"}
@@ -179,53 +141,6 @@ def test_config_follows_what_training_changed(make_opt: OPTMaker, tmp_path: Path
 
 def nothing_new(tmp_path: Path, *expected: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(expected)
-
-
-def test_tokenizer_with_more_tokens_than_rows(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt(vocab_size=279)
-    message = (
-        f"the tokenizer in {hf_dir} needs 280 rows, but the model has 279: they do not belong together;"
-        " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
-    )
-    with pytest.raises(ValueError, match=expect(message)):
-        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    nothing_new(tmp_path, "hf")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_edited_input_is_refused(make_opt: OPTMaker, tmp_path: Path, name: str) -> None:
-    hf_dir = make_opt()
-    write_manifest(hf_dir, stage="conversion.transfer", facts={"tokenizer_digest": "xxh3:known"})
-    content = (hf_dir / name).read_bytes()
-    (hf_dir / name).write_bytes(content.replace(b"0", b"1") if name.endswith("json") else content[:-4] + b"abcd")
-    message = rf"^{re.escape(str(hf_dir / name))} was edited after conversion\.transfer wrote it"
-    if name == "config.json":  # whatever it now says, the manifest is asked too
-        message = ".*"
-    with pytest.raises(ValueError, match=message):
-        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    nothing_new(tmp_path, "hf")
-
-
-def test_edited_nemo_weights_are_refused(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
-    path = tmp_path / "nemo/weights/__0_0.distcp"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))} was edited after conversion\.hf_to_nemo wrote it"):
-        nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
-    nothing_new(tmp_path, "hf", "nemo")
-
-
-def test_missing_file_of_the_manifest(make_opt: OPTMaker, tmp_path: Path) -> None:
-    hf_dir = make_opt()
-    write_manifest(hf_dir, stage="conversion.transfer", facts={})
-    path = hf_dir / "tokenizer.json"
-    size = path.stat().st_size
-    path.unlink()
-    message = f"{path} is missing; its manifest lists it with {size} bytes; make {hf_dir} again"
-    with pytest.raises(ValueError, match=expect(message)):
-        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
 
 
 def test_unsupported_variant_by_the_command(make_opt: OPTMaker, tmp_path: Path) -> None:
@@ -240,7 +155,7 @@ def test_unsupported_variant_by_the_command(make_opt: OPTMaker, tmp_path: Path) 
 
 
 def test_folders_that_are_no_nemo_checkpoint(tmp_path: Path, make_opt: OPTMaker) -> None:
-    with pytest.raises(ValueError, match=expect(f"the checkpoint folder {tmp_path / 'none'} does not exist")):
+    with refused(f"the checkpoint folder {tmp_path / 'none'} does not exist"):
         nemo_to_hf.export(tmp_path / "none", tmp_path / "back")
     hf_dir = make_opt()
     message = (
@@ -248,24 +163,12 @@ def test_folders_that_are_no_nemo_checkpoint(tmp_path: Path, make_opt: OPTMaker)
         " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`; to one that NeMo itself has saved,"
         " `python -m conversion.change_layout --to nemo --context` adds them"
     )
-    with pytest.raises(ValueError, match=expect(message)):
+    with refused(message):
         nemo_to_hf.export(hf_dir, tmp_path / "back")
 
 
-def test_output_that_exists(make_opt: OPTMaker, tmp_path: Path) -> None:
+def test_full_disk_leaves_nothing(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hf_dir = make_opt()
-    message = f"the output directory {hf_dir} exists and is not empty; remove it or choose another --output"
-    with pytest.raises(ValueError, match=expect(message)):
-        hf_to_nemo.convert(hf_dir, hf_dir)
-
-
-@pytest.mark.parametrize("direction", ["hf_to_nemo", "nemo_to_hf"])
-def test_full_disk_leaves_nothing(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str) -> None:
-    source, convert = make_opt(), hf_to_nemo.convert
-    if direction == "nemo_to_hf":
-        convert(source, tmp_path / "nemo")
-        source, convert = tmp_path / "nemo", nemo_to_hf.export
-    before = {path.name for path in tmp_path.iterdir()}
     room = 40_000
 
     def write(self: LargeFileWriter, data: memoryview) -> int:
@@ -278,54 +181,25 @@ def test_full_disk_leaves_nothing(make_opt: OPTMaker, tmp_path: Path, monkeypatc
     original = LargeFileWriter.write
     monkeypatch.setattr(LargeFileWriter, "write", write)
     with pytest.raises(ValueError, match=rf"^the disk is full while writing {re.escape(str(tmp_path / 'out'))}: .*; nothing was kept;"):
-        convert(source, tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == before
+        hf_to_nemo.convert(hf_dir, tmp_path / "out")
+    nothing_new(tmp_path, "hf")
 
 
-# -- interruption ---------------------------------------------------------------------------------------------------------
-
-# A conversion that is slow enough to be hit: each tensor takes 20 ms more.
-SLOW = """
-import sys, time
-from pathlib import Path
-import conversion.formats.lazy_tensor as lazy_tensor
-from common import command
-read = lazy_tensor._read_and_report
-lazy_tensor._read_and_report = lambda *arguments: (time.sleep({seconds}), read(*arguments))[1]
-from conversion.{module} import main
-command.run(lambda _: main(["--input", sys.argv[1], "--output", sys.argv[2]]))
-"""
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize(("how", "left_over"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGKILL, True)])
-def test_killed_midway(make_opt: OPTMaker, tmp_path: Path, how: signal.Signals, left_over: bool) -> None:
-    hf_dir = make_opt(tokenizer=None)
-    output = tmp_path / "out" / "nemo"
-    # A second for each tensor: a busy machine may be late to see that it has begun.
-    group = Group(["-c", SLOW.format(module="hf_to_nemo", seconds=1), str(hf_dir), str(output)], log_dir=tmp_path / "logs")
-    group.wait_until(lambda: any((tmp_path / "out").glob(".nemo.partial-*/weights/*.distcp")), timeout_seconds=60)
-    time.sleep(0.1)
-    os.kill(group.process.pid, how)
-    assert group.wait(timeout_seconds=60).code != 0
-    assert not output.exists()
-    assert [path.name.startswith(".nemo.partial-") for path in output.parent.iterdir()] == ([True] if left_over else [])
-
-
-def test_two_conversions_to_one_place(make_opt: OPTMaker, tmp_path: Path) -> None:
+def test_two_conversions_to_one_place(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both write aside; one is renamed, the other is refused, and what is there is whole."""
-    hf_dir = make_opt(tokenizer=None)
-    output = tmp_path / "nemo"
-    groups = [
-        Group(["-c", SLOW.format(module="hf_to_nemo", seconds=0.02), str(hf_dir), str(output)], log_dir=tmp_path / f"logs{number}")
-        for number in range(2)
-    ]
-    first, second = sorted((group.wait(timeout_seconds=60) for group in groups), key=lambda finished: finished.code)
-    assert (first.code, second.code) == (0, 2)
-    assert "no longer empty" in second.stderr
-    nemo_to_hf.export(output, tmp_path / "back")
+    hf_dir, write = make_opt(), hf_to_nemo.write_manifest
+
+    def the_other_first(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(hf_to_nemo, "write_manifest", write)
+        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(hf_to_nemo, "write_manifest", the_other_first)
+    with refused(f"the output directory {tmp_path / 'nemo'} is no longer empty: another process wrote into it"):
+        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
     assert (tmp_path / "back/model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
-    assert not list(tmp_path.glob(".*"))
+    nothing_new(tmp_path, "hf", "nemo", "back")
 
 
 def test_an_export_begins_texts_as_its_training_data_did(make_opt: OPTMaker, tokenizer_dir: Path, tmp_path: Path) -> None:

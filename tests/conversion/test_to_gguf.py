@@ -24,6 +24,7 @@ from conversion.to_gguf import export
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from tests.conversion.embedding_fixtures import demo_text
+from tests.conversion.folders import manifest_of
 from tests.conversion.gguf_files import write_gguf
 from tests.conversion.test_from_gguf import GRANTED, NEWER, tiny_tokenizer
 from tests.conversion.tiny_families import save_tiny_model, tiny_model
@@ -149,8 +150,8 @@ def test_the_known_converter_takes_our_tokenizers(kind: str, tmp_path: Path) -> 
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32).eval()(ids).logits
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "gguf", gguf_file="gguf-f32.gguf", dtype=torch.float32).eval()(ids).logits
     assert torch.equal(ours, expected) and torch.equal(theirs, expected)
-    manifest = read_manifest(tmp_path / "gguf")
-    assert manifest is not None and json.dumps(manifest.facts["word_rule"]) in ('"gpt-2"', '"default"', "null")
+    manifest = manifest_of(tmp_path / "gguf")
+    assert json.dumps(manifest.facts["word_rule"]) in ('"gpt-2"', '"default"', "null")
 
 
 @pytest.mark.long

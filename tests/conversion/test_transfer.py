@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import AddedToken
-from transformers import OPTForCausalLM, PreTrainedTokenizerFast
+from transformers import OPTForCausalLM
 
-from common.artifacts import check_files, read_manifest
+from common.artifacts import check_files
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.embeddings import METHODS
 from conversion.transfer import main
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
 from tests.conversion.embedding_fixtures import (
     PADDING,
-    SOURCE_SPECIALS,
-    byte_level,
     demo_text,
     marked_bpe,
     opt_config,
@@ -29,6 +28,7 @@ from tests.conversion.embedding_fixtures import (
     transfer_arguments,
     transfer_folders,
 )
+from tests.conversion.folders import edited_tensors, manifest_of
 from tests.refusals import refused
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
@@ -62,8 +62,7 @@ def test_everything_but_the_tokens_is_unchanged(
     assert config == old | new_ids | {"vocab_size": num_tokens, "tie_word_embeddings": True}
     generation = json.loads((output / "generation_config.json").read_text())
     assert generation == new_ids | {"max_new_tokens": 7}
-    manifest = read_manifest(output)
-    assert manifest is not None
+    manifest = manifest_of(output)
     check_files(output, manifest)
     counts = manifest.facts.pop("num_rows_by_origin")
     assert sum(counts.values()) == num_tokens
@@ -157,62 +156,6 @@ def test_seed_decides_the_file(folders: dict[str, Path], tmp_path: Path) -> None
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_special_tokens_can_be_chosen(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(folders, tmp_path / "out", "--special-token", "<unk>=</s>", "--special-token", "<pad>=</s>")
-    printed = capsys.readouterr().out
-    assert "  <unk>             from </s>         (chosen)" in printed and "  <pad>             from </s>         (chosen)" in printed
-    before, after = (load_file(folder / "model.safetensors")[INPUT] for folder in (folders["tied"], tmp_path / "out"))
-    assert torch.equal(after[3], before[0]) and torch.equal(after[2], before[0])
-
-
-def respelled(tokenizer: PreTrainedTokenizerFast, order: np.ndarray) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer of ASCII text in SentencePiece's spelling, with other ids: old id i becomes order[i]."""
-    from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
-
-    vocabulary = Vocabulary.of(tokenizer)
-    spelled = {}
-    for token, data, kind in zip(vocabulary.tokens, vocabulary.token_bytes, vocabulary.kinds):
-        assert token is not None
-        if kind == Kind.SPECIAL or data is None:
-            spelled[token] = token
-        elif data.isascii():
-            spelled[token] = data.decode().replace(" ", "▁")
-        else:
-            assert len(data) == 1
-            spelled[token] = f"<0x{data[0]:02X}>"
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    ids = {spelled[token]: int(order[i]) for i, token in enumerate(vocabulary.tokens) if token is not None}
-    return marked_bpe(ids, [(spelled[a], spelled[b]) for a, b in merges], SOURCE_SPECIALS, byte_fallback=True)
-
-
-@pytest.mark.some(5)
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.copies and "adam" not in name])
-def test_respelled_vocabulary_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
-    text = "".join(char for char in demo_text("en")[:40_000] if char.isascii())
-    source = byte_level(text, num_tokens=500, specials=SOURCE_SPECIALS)
-    config = opt_config(len(source))
-    save_checkpoint(tmp_path / "source", config, opt_tensors(config), source)
-    order = np.random.default_rng(0).permutation(len(source))
-    target = respelled(source, order)
-    target.save_pretrained(str(tmp_path / "target"))
-    (tmp_path / "text.txt").write_text(text)
-    paths = {"source": tmp_path / "source", "target": tmp_path / "target", "text": tmp_path / "text.txt"}
-    paths |= {name: folders[name] for name in ("encoder", "vectors", "source-vectors", "dictionary", "parallel")} | {
-        "helper": tmp_path / "source"
-    }
-    run(paths, tmp_path / "out", source="source", method=method)
-    sample = "The child went home.\n\tIt was 7 o'clock,  and dark."
-    old_ids, new_ids = (
-        tokenizer(sample, add_special_tokens=False)["input_ids"] for tokenizer in (source, load_tokenizer(tmp_path / "out"))
-    )
-    assert [int(order[i]) for i in old_ids] == new_ids
-    models = [OPTForCausalLM.from_pretrained(str(tmp_path / name)) for name in ("source", "out")]
-    with torch.no_grad():
-        old, new = (model(torch.tensor([ids])).logits for model, ids in zip(models, (old_ids, new_ids)))
-    # The rows are the same bits; the product sums the same values for each token, possibly in blocks of another shape.
-    torch.testing.assert_close(new[..., order], old, atol=1e-5, rtol=0)
-
-
 # ---- errors: one sentence each, before anything is written ----
 
 
@@ -264,13 +207,6 @@ def test_options_must_fit_the_method_and_the_models(
     assert error_of(folders, tmp_path / "out", *given, **choices) == sentence.format(**folders)
 
 
-def test_a_method_needs_its_material(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^--method focus needs text in the target language; give it with --text FILE$"):
-        main(
-            ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "focus", "--output", str(tmp_path / "o")]
-        )
-
-
 @pytest.mark.parametrize("method", [*METHODS, ""])
 def test_help_shows_what_serves_the_method(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
@@ -295,44 +231,58 @@ def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path
         "--method wechsel reads --vectors FILE or --text FILE; leave one of them out"
     )
     assert main([*arguments, *text, "--output", str(tmp_path / "out")]) == 0
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest is not None and str(folders["text"]) in manifest.inputs
+    manifest = manifest_of(tmp_path / "out")
+    assert str(folders["text"]) in manifest.inputs
 
 
-def changed(folders: dict[str, Path], root: Path, *, rows: int = PADDING, **changes: torch.Tensor) -> dict[str, Path]:
-    tokenizer = load_tokenizer(folders["tied"])
-    config = opt_config(len(tokenizer) + rows)
-    tensors = opt_tensors(config)
-    tensors.update({name.replace("__", "."): tensor for name, tensor in changes.items()})
-    save_checkpoint(root / "changed", config, tensors, tokenizer)
-    return folders | {"changed": root / "changed"}
+NUM_TOKENS = 700
+NO_NUMBERS = torch.zeros(NUM_TOKENS + PADDING, 24)
+NO_NUMBERS[5, 3], NO_NUMBERS[9, 0], NO_NUMBERS[-1, 0] = float("nan"), float("inf"), float("nan")
 
 
-def test_tokenizer_larger_than_the_model_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    paths = changed(folders, tmp_path, rows=-3)
-    num_tokens = len(load_tokenizer(folders["tied"]))
-    assert error_of(paths, tmp_path / "out", source="changed") == (
-        f"the tokenizer in {paths['changed']} has {num_tokens} ids, but {INPUT} has only {num_tokens - 3} rows;"
-        " give the model with its own tokenizer"
-    )
+@pytest.mark.parametrize(
+    ("rows", "changes", "sentence"),
+    [
+        (-3, {}, f"the tokenizer in {{changed}} has 700 ids, but {INPUT} has only 697 rows; give the model with its own tokenizer"),
+        (
+            PADDING,
+            {INPUT: NO_NUMBERS},
+            f"{{changed}}: 2 of 700 token rows of {INPUT} hold NaN or infinite values, the first at id 5; repair the checkpoint",
+        ),
+        (
+            PADDING,
+            {"final_logits_bias": torch.zeros(1, NUM_TOKENS + PADDING)},
+            "{changed}: final_logits_bias has a row per token too, but nothing is known about it; drop it first",
+        ),
+        (
+            PADDING,
+            {INPUT: torch.zeros(3, 24)},
+            f"{{changed}}: {INPUT} has 3 rows, but config.json says vocab_size 707; repair the checkpoint",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_its_tokenizer_is_refused(
+    folders: dict[str, Path], tmp_path: Path, rows: int, changes: dict[str, torch.Tensor], sentence: str
+) -> None:
+    config = opt_config(NUM_TOKENS + rows)
+    save_checkpoint(tmp_path / "changed", config, opt_tensors(config) | changes, load_tokenizer(folders["tied"]))
+    found = error_of(folders | {"changed": tmp_path / "changed"}, tmp_path / "out", source="changed")
+    assert found == sentence.format(changed=tmp_path / "changed")
 
 
-def test_rows_that_are_no_numbers_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    num_tokens = len(load_tokenizer(folders["tied"]))
-    matrix = torch.zeros(num_tokens + PADDING, 24)
-    matrix[5, 3], matrix[9, 0], matrix[-1, 0] = float("nan"), float("inf"), float("nan")
-    paths = changed(folders, tmp_path, **{INPUT.replace(".", "__"): matrix})
-    assert error_of(paths, tmp_path / "out", source="changed") == (
-        f"{paths['changed']}: 2 of {num_tokens} token rows of {INPUT} hold NaN or infinite values, the first at id 5; repair the checkpoint"
-    )
-
-
-def test_unknown_token_matrices_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    num_rows = len(load_tokenizer(folders["tied"])) + PADDING
-    paths = changed(folders, tmp_path, final_logits_bias=torch.zeros(1, num_rows))
-    assert error_of(paths, tmp_path / "out", source="changed") == (
-        f"{paths['changed']}: final_logits_bias has a row per token too, but nothing is known about it; drop it first"
-    )
+@pytest.mark.parametrize(
+    ("name", "matrix", "what"),
+    [
+        ("untied", OUTPUT, f"1 of 700 token rows of {OUTPUT} hold NaN or infinite values, the first at id 7"),
+        ("helper", INPUT, f"{INPUT} holds NaN or infinite values"),
+    ],
+)
+def test_nan_in_any_matrix_is_refused(folders: dict[str, Path], tmp_path: Path, name: str, matrix: str, what: str) -> None:
+    broken = Path(shutil.copytree(folders[name], tmp_path / "broken"))
+    with edited_tensors(broken) as tensors:
+        tensors[matrix][7, 1] = float("nan")
+    message = error_of(folders | {name: broken}, tmp_path / "out", source="untied", method="clp")
+    assert message == f"{broken}: {what}; repair the checkpoint"
 
 
 def test_model_without_embeddings_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -342,14 +292,6 @@ def test_model_without_embeddings_is_refused(folders: dict[str, Path], tmp_path:
         f"{tmp_path / 'empty'}: expected one matrix of input embeddings, a name ending in"
         " embeddings.word_embeddings.weight, embed_tokens.weight, wte.weight, word_embeddings.weight, embed_in.weight, or the only one"
         " outside the layers with as many rows as vocab_size in config.json; found none"
-    )
-
-
-def test_sizes_that_disagree_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    paths = changed(folders, tmp_path, **{INPUT.replace(".", "__"): torch.zeros(3, 24)})
-    num_rows = len(load_tokenizer(folders["tied"])) + PADDING
-    assert error_of(paths, tmp_path / "out", source="changed") == (
-        f"{paths['changed']}: {INPUT} has 3 rows, but config.json says vocab_size {num_rows}; repair the checkpoint"
     )
 
 
@@ -365,15 +307,6 @@ def test_source_with_another_tokenizer_than_its_manifest_is_refused(folders: dic
     )
 
 
-def test_too_little_text_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("a\n")
-    message = error_of(folders, tmp_path / "out", "--text", str(tmp_path / "short.txt"), method="focus")
-    assert message == (
-        "the text has 1 tokens, of which 0 are seen at least 3 times: too little to train vectors;"
-        " give more --text or a lower --vector-min-count"
-    )
-
-
 def test_transfer_of_a_transfer(folders: dict[str, Path], tmp_path: Path) -> None:
     """What the command writes it can read; back to the first vocabulary, the shared rows are the first ones."""
     run(folders, tmp_path / "there")
@@ -386,9 +319,11 @@ def test_transfer_of_a_transfer(folders: dict[str, Path], tmp_path: Path) -> Non
     assert len(copied) > 100 and torch.equal(first[copied], last[copied])
 
 
-def test_special_tokens_from_a_file(folders: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "special.tsv").write_text("<unk>\t</s>\n\n<pad>\t</s>\r\n")
-    run(folders, tmp_path / "out", "--special-tokens", str(tmp_path / "special.tsv"))
+def test_special_tokens_can_be_chosen(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "special.tsv").write_text("<unk>\t</s>\n\n")
+    run(folders, tmp_path / "out", "--special-tokens", str(tmp_path / "special.tsv"), "--special-token", "<pad>=</s>")
+    printed = capsys.readouterr().out
+    assert "  <unk>             from </s>         (chosen)" in printed and "  <pad>             from </s>         (chosen)" in printed
     before, after = (load_file(folder / "model.safetensors")[INPUT] for folder in (folders["tied"], tmp_path / "out"))
     assert torch.equal(after[3], before[0]) and torch.equal(after[2], before[0])
     twice = ("--special-tokens", str(tmp_path / "special.tsv"), "--special-token", "<unk>=<pad>")
@@ -415,7 +350,7 @@ def test_vectors_of_another_language_are_warned_of(folders: dict[str, Path], tmp
     words = sorted({word for word in demo_text("en")[:20_000].split() if word.isalpha()} - set(demo_text("sl").split()))
     (tmp_path / "en.vec").write_text("".join(f"{word} {place % 7} {place % 5} 1\n" for place, word in enumerate(words)))
     run(folders, tmp_path / "out", "--vectors", str(tmp_path / "en.vec"), method="ofa")
-    facts = read_manifest(tmp_path / "out").facts["num_rows_by_origin"]  # type: ignore[union-attr]
+    facts = manifest_of(tmp_path / "out").facts["num_rows_by_origin"]
     num_new = facts.get("combined", 0) + facts["fallback: mean"]
     warning = next(line for line in capsys.readouterr().err.splitlines() if "cannot initialise" in line)
     assert warning == (
@@ -438,26 +373,7 @@ def test_empty_overlap_is_refused(folders: dict[str, Path], tmp_path: Path, meth
         f"source and target vocabulary share no token of text, so --method {method} has nothing to combine; choose another method"
     )
     run(paths, tmp_path / "mean")  # pieces of bytes are still there
-    assert read_manifest(tmp_path / "mean").facts["num_rows_by_origin"] == {"special": 1, "combined": 24}  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("where", ["source", "helper"])
-def test_nan_in_any_matrix_is_refused(folders: dict[str, Path], tmp_path: Path, where: str) -> None:
-    name = "untied" if where == "source" else "helper"
-    tokenizer = load_tokenizer(folders[name])
-    config = json.loads((folders[name] / "config.json").read_text())
-    tensors = load_file(folders[name] / "model.safetensors")
-    tensors = {key: tensor.clone() for key, tensor in tensors.items()}
-    matrix = OUTPUT if where == "source" else INPUT
-    tensors[matrix][7, 1] = float("nan")
-    save_checkpoint(tmp_path / "broken", config, tensors, tokenizer)
-    paths = folders | {name: tmp_path / "broken"}
-    message = error_of(paths, tmp_path / "out", source="untied", method="clp")
-    expected = {
-        "source": f"1 of {len(tokenizer)} token rows of {OUTPUT} hold NaN or infinite values, the first at id 7",
-        "helper": f"{INPUT} holds NaN or infinite values",
-    }
-    assert message == f"{tmp_path / 'broken'}: {expected[where]}; repair the checkpoint"
+    assert manifest_of(tmp_path / "mean").facts["num_rows_by_origin"] == {"special": 1, "combined": 24}
 
 
 def test_matches_that_are_not_exact_are_counted_apart(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,8 +381,8 @@ def test_matches_that_are_not_exact_are_counted_apart(folders: dict[str, Path], 
     counts = {}
     for match in ("exact", "case", "space", "case-space"):
         run(folders, tmp_path / match, "--match", match)
-        manifest = read_manifest(tmp_path / match)
-        assert manifest is not None and manifest.facts["matching"] == match
+        manifest = manifest_of(tmp_path / match)
+        assert manifest.facts["matching"] == match
         counts[match] = manifest.facts["num_rows_by_origin"]
         report = json.loads((tmp_path / match / "transfer.json").read_text())
         after = load_file(tmp_path / match / "model.safetensors")[INPUT]

@@ -18,7 +18,6 @@ import scipy.stats
 import torch
 from transformers import AutoModelForCausalLM
 
-from common.artifacts import read_manifest
 from conversion.comparing import comparison
 from conversion.comparing.comparison import (
     Measurement,
@@ -45,24 +44,18 @@ from conversion.transfer_compare import main
 from data_prep.reading.documents import Documents
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer
-from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+from tests.conversion.embedding_fixtures import demo_text, transfer_folders
+from tests.conversion.folders import manifest_of
+from tests.processes import ROOT
 
-SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
-ROOT = Path(__file__).resolve().parents[2]
 HELDOUT = [line for line in demo_text("sl")[40_000:46_000].splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("compare")
-    source = byte_level(demo_text("en"), num_tokens=500, specials=SOURCE_SPECIALS)
-    for name, tied in (("tied", True), ("untied", False)):
-        config = opt_config(len(source) + 3, tied=tied)
-        save_checkpoint(root / name, config, opt_tensors(config), source)
-    sentencepiece_like(demo_text("sl")[:30_000], num_tokens=400).save_pretrained(str(root / "target"))
-    (root / "sl.txt").write_text(demo_text("sl")[:20_000], encoding="utf-8")
     (root / "heldout.txt").write_text("\n".join(HELDOUT) + "\n", encoding="utf-8")
-    return {name: root / name for name in ("tied", "untied", "target")} | {"text": root / "sl.txt", "heldout": root / "heldout.txt"}
+    return transfer_folders(root) | {"heldout": root / "heldout.txt"}
 
 
 def request(folders: dict[str, Path], source: str = "tied", method: str = "mean", output_layer: str | None = None) -> TransferRequest:
@@ -170,8 +163,8 @@ def test_command_measures_all_that_the_material_allows(
     (mean,) = (m for m in figures["measurements"] if (m["method"], m["seed"], m["step"]) == ("mean", 1, 0))
     assert mean["texts"]["sl"]["bits_per_byte"] == pytest.approx(score.bits_per_byte, rel=1e-6)
     assert mean["texts"]["sl"]["num_documents"] == len(HELDOUT)
-    manifest = read_manifest(output)
-    assert manifest is not None and manifest.stage == "conversion.transfer_compare"
+    manifest = manifest_of(output)
+    assert manifest.stage == "conversion.transfer_compare"
     assert {"comparison.json", "comparison.md", "comparison.html", "comparison.png", "comparison.svg"} <= set(manifest.files)
     page = (output / "comparison.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
@@ -212,17 +205,6 @@ def test_few_documents_decide_nothing(num_documents: int, cell: str) -> None:
     )
     _, rows = comparison.table(text)
     assert re.fullmatch(cell, next(row[2] for row in rows if row[0] == "mean"))
-
-
-def test_an_interval_of_few_documents_misses_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(0)
-    sizes = [100] * 6
-    found = [
-        difference_between([measured("a", rng.normal(500, 50, 6), sizes)], [measured("b", rng.normal(500, 50, 6), sizes)], "sl")
-        for _ in range(1000)
-    ]
-    assert sum(not d.low <= 0 <= d.high for d in found) / 1000 <= 0.07  # resampling these six documents misses 15 %
-    assert sum(d.p_value < 0.05 for d in found) / 1000 <= 0.07
 
 
 def raced(monkeypatch: pytest.MonkeyPatch, levels: dict[str, float], *, num_documents: int, rule: DecisionRule) -> dict[str, int]:

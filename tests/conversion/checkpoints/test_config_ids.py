@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.config_ids import NewRoles, with_new_ids
 from conversion.transfer import main
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors
+from tests.conversion.folders import there_and_back
 
 TEMPLATE = "{% for m in messages %}<|turn|>{{ m['content'] }}{{ eos_token }}{% endfor %}"
 NEW_IDS = {1: 11, 2: 12, 5: 15, 6: 16}
@@ -114,6 +114,5 @@ def test_further_chat_templates_survive_the_way_there_and_back(make_opt: OPTMake
     hf_dir = make_opt()
     (hf_dir / "additional_chat_templates").mkdir()
     (hf_dir / "additional_chat_templates/tool.jinja").write_bytes(b"{{ tools }}\r\n")
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
+    there_and_back(hf_dir, tmp_path)
     assert (tmp_path / "back/additional_chat_templates/tool.jinja").read_bytes() == b"{{ tools }}\r\n"

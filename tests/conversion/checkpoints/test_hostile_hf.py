@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import re
 import shutil
@@ -23,13 +22,10 @@ from conversion.checkpoints.hf_model import inspect_checkpoint
 from conversion.checkpoints.vocabulary_edit import Tables, append, untie
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
-from conversion.layouts.moving import change
 from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.conftest import OPTMaker
-
-
-def _change_json(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+from tests.conversion.folders import edit_json, there_and_back
+from tests.refusals import refused
 
 
 def test_a_tokenizer_that_is_a_program_is_refused(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,12 +33,12 @@ def test_a_tokenizer_that_is_a_program_is_refused(make_opt: OPTMaker, tmp_path: 
     hf_dir = make_opt()
     proof = tmp_path / "proof"
     (hf_dir / "own.py").write_text(f"open({str(proof)!r}, 'w')\nclass Own: pass\n")
-    _change_json(hf_dir / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
+    edit_json(hf_dir / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
     message = f"the tokenizer in {hf_dir} is a program of its own (auto_map in its configuration), which is not run; save it as"
     message += " tokenizer.json where you trust it, and leave auto_map out"
     for call in (lambda: load_tokenizer(hf_dir), lambda: edit(hf_dir, tmp_path / "out", untie, arguments={})):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with refused(message):
             call()
     assert not proof.exists() and not (tmp_path / "out").exists()
 
@@ -51,7 +47,7 @@ def test_a_model_that_is_a_program_is_refused(make_opt: OPTMaker, tmp_path: Path
     hf_dir = make_opt()
     proof = tmp_path / "proof"
     (hf_dir / "own.py").write_text(f"open({str(proof)!r}, 'w')\n")
-    _change_json(hf_dir / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"})
+    edit_json(hf_dir / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"})
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
     with pytest.raises(ValueError, match=r"is a program of its own \(auto_map in config\.json\), which is not executed"):
         inspect_checkpoint(hf_dir, name="own")
@@ -83,23 +79,12 @@ def test_links_within_a_cache_of_the_hub_are_followed(make_opt: OPTMaker, tmp_pa
     for number, path in enumerate(sorted(hf_dir.iterdir())):
         shutil.move(path, cache / "blobs" / f"{number}")
         (snapshot / path.name).symlink_to(f"../../blobs/{number}")
-    hf_to_nemo.convert(snapshot, tmp_path / "nemo")
-    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
+    there_and_back(snapshot, tmp_path)
     assert (tmp_path / "back/tokenizer.json").read_bytes() == (snapshot / "tokenizer.json").read_bytes()
     (tmp_path / "nemo/context/hf/chat_template.jinja").symlink_to("/etc/hostname")
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()
     with pytest.raises(ValueError, match=r"chat_template\.jinja is a link to /etc/hostname, outside its folder"):
         nemo_to_hf.export(tmp_path / "nemo", tmp_path / "again")
-
-
-@pytest.mark.parametrize(("target", "said"), [("gone", "which does not exist"), ("notes.txt", "leads back to itself")])
-def test_links_to_nowhere_are_refused(make_opt: OPTMaker, tmp_path: Path, target: str, said: str) -> None:
-    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
-    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    (tmp_path / "nemo/context/notes.txt").symlink_to(target)
-    with pytest.raises(ValueError, match=rf"notes\.txt is a link .*{said}"):
-        change(tmp_path / "nemo", tmp_path / "out", layout="megatron-lm")
-    assert not (tmp_path / "out").exists()
 
 
 # -- small files that cost much ---------------------------------------------------------------------------------------------
@@ -193,16 +178,6 @@ def test_small_weights_that_cost_much_are_refused(make_opt: OPTMaker, tmp_path: 
     assert peak < 50 << 20
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("layers", [10**12, True, 3.0, float("inf")])
-def test_numbers_of_layers_that_no_model_has(make_opt: OPTMaker, tmp_path: Path, layers: object) -> None:
-    hf_dir = make_opt()
-    _change_json(hf_dir / "config.json", num_hidden_layers=layers)
-    describe(hf_dir)
-    with pytest.raises(ValueError, match=r"layers"):
-        hf_to_nemo.convert(hf_dir, tmp_path / "out")
-
-
 def test_appended_rows_are_made_in_pieces(make_opt: OPTMaker) -> None:
     """A hundred million of them are a matter of the disk, not of memory."""
     tables = append(Tables.of(HFCheckpoint.open(make_opt())), num_rows=100_000_000, method="mean", seed=0)
@@ -213,24 +188,6 @@ def test_appended_rows_are_made_in_pieces(make_opt: OPTMaker) -> None:
 
 
 # -- configurations of nonsense ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("num_attention_heads", [], r"num_attention_heads \[\]"),
-        ("hidden_size", 32.0, "hidden_size 32.0"),
-        ("max_position_embeddings", float("inf"), "max_position_embeddings inf"),
-        ("quantization_config", {"quant_method": "gptq"}, "quantised weights are not converted"),
-        ("vocab_size", True, "vocab_size True"),
-    ],
-)
-def test_nonsense_in_a_configuration_is_refused(make_opt: OPTMaker, tmp_path: Path, key: str, value: object, said: str) -> None:
-    hf_dir = make_opt()
-    _change_json(hf_dir / "config.json", **{key: value})
-    with pytest.raises(ValueError, match=said):
-        hf_to_nemo.convert(hf_dir, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_shards_of_no_bytes_are_refused(make_opt: OPTMaker, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from common.artifacts import read_manifest, write_manifest
+from common.artifacts import write_manifest
 from conversion import hf_to_nemo, nemo_to_hf
 from conversion.checkpoints.model_card import CardOptions
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+from tests.conversion.folders import edit_json, manifest_of, there_and_back
 
 RECIPE = {
     "name": "sl_1b",
@@ -25,8 +26,7 @@ RECIPE = {
 def trained(make_opt: OPTMaker, tmp_path: Path, **facts: Any) -> Path:
     """A NeMo checkpoint with the manifest that training writes."""
     hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
-    before = read_manifest(tmp_path / "nemo")
-    assert before is not None
+    before = manifest_of(tmp_path / "nemo")
     inputs = {"/data/sl": "xxh3:da7a", "checkpoint": before.digest}
     write_manifest(tmp_path / "nemo", stage="recipes.train", facts={**before.facts, **facts}, arguments=RECIPE, inputs=inputs)
     return tmp_path / "nemo"
@@ -48,8 +48,7 @@ def test_card_of_a_trained_model(make_opt: OPTMaker, tmp_path: Path) -> None:
         "pipeline_tag": "text-generation",
         "tags": ["opt", "nemo", "megatron", "vocabulary-transfer", "focus"],
     }
-    source = read_manifest(nemo_dir)
-    assert source is not None
+    source = manifest_of(nemo_dir)
     num_parameters = sum(tensor.numel() for tensor in load_file(tmp_path / "opt-sl/model.safetensors").values())
     for line in (
         "# opt-sl",
@@ -128,8 +127,7 @@ def test_the_data_and_its_licences(make_opt: OPTMaker, tmp_path: Path) -> None:
 def test_base_model_of_the_config(make_opt: OPTMaker, tmp_path: Path) -> None:
     for number, (name, expected) in enumerate((("facebook/opt-125m", "facebook/opt-125m"), ("/scratch/opt", None), ("", None))):
         hf_dir = make_opt(f"hf{number}")
-        config = json.loads((hf_dir / "config.json").read_text())
-        (hf_dir / "config.json").write_text(json.dumps({**config, "_name_or_path": name}))
+        edit_json(hf_dir / "config.json", _name_or_path=name)
         hf_to_nemo.convert(hf_dir, tmp_path / f"nemo{number}")
         nemo_to_hf.export(tmp_path / f"nemo{number}", tmp_path / f"out{number}")
         assert card_of(tmp_path / f"out{number}")[0].get("base_model") == expected
@@ -174,8 +172,6 @@ def test_chat_template_generation_config_and_declared_changes(make_opt: OPTMaker
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_only_when_the_matrices_are_one(make_opt: OPTMaker, tmp_path: Path, tied: bool) -> None:
-    hf_to_nemo.convert(make_opt(tie_word_embeddings=tied), tmp_path / "nemo")
-    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "out")
-    config = json.loads((tmp_path / "out/config.json").read_text())
-    assert config.get("tie_word_embeddings", True) is tied
-    assert ("lm_head.weight" in load_file(tmp_path / "out/model.safetensors")) is not tied
+    back = there_and_back(make_opt(tie_word_embeddings=tied), tmp_path)
+    assert json.loads((back / "config.json").read_text()).get("tie_word_embeddings", True) is tied
+    assert ("lm_head.weight" in load_file(back / "model.safetensors")) is not tied

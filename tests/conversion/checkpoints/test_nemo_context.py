@@ -7,36 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from conversion.checkpoints.nemo_context import Call, Name, fiddle_graph, write_context, yaml_lines
+from conversion.checkpoints.nemo_context import write_context
 from conversion.families import FAMILIES
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.tiny_families import PUBLISHED
 from tests.processes import ROOT, Group
-
-CALL = Call("a.b:C", {"size": 3, "inner": Call("a:f", {"pair": (1, 0), "dtype": Name("torch:float32")}), "extra": {}})
-
-
-def test_graph_of_a_call() -> None:
-    graph = fiddle_graph(CALL)
-    assert graph["version"] == "0.0.1"
-    root = graph["objects"][graph["root"]["key"]]
-    assert root["type"] == {"type": "pyref", "module": "fiddle._src.config", "name": "Config"}
-    assert root["paths"] == ["<root>"]
-    assert [name for name, _ in root["items"]] == ["Attr(name='size')", "Attr(name='inner')", "Attr(name='extra')"]
-    assert root["items"][0][1] == {"type": "leaf", "value": 3, "paths": ["<root>.size"]}
-    assert dict(root["metadata"]["items"])["Attr(name='fn_or_cls')"] == {"type": "pyref", "module": "a.b", "name": "C"}
-    inner = graph["objects"][root["items"][1][1]["key"]]
-    assert inner["paths"] == ["<root>.inner"]
-    assert set(graph["refcounts"]) == set(graph["objects"])
-
-
-def test_yaml_of_a_call() -> None:
-    assert yaml.safe_load("\n".join(yaml_lines(CALL))) == {
-        "_target_": "a.b.C",
-        "size": 3,
-        "inner": {"_target_": "a.f", "pair": [1, 0], "dtype": {"_call_": False, "_target_": "torch.float32"}},
-        "extra": {},
-    }
 
 
 def test_published_mistral(tmp_path: Path) -> None:

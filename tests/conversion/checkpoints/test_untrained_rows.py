@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from common.artifacts import Manifest
 from conversion import hf_to_nemo
@@ -19,6 +18,7 @@ from recipes.rules.checkpoint_checks import checkpoint_warnings
 from recipes.rules.compose import compose_recipe
 from recipes.rules.inputs import RunInputs
 from tests.conversion.conftest import OPTMaker
+from tests.conversion.folders import edit_json, edited_tensors
 
 TABLE = "model.decoder.embed_tokens.weight"
 EOS = 2  # of OPT's configuration
@@ -28,11 +28,9 @@ DRAWN = torch.randn(256, generator=torch.Generator().manual_seed(3)) * 0.02
 def wide_opt(make_opt: OPTMaker, row: torch.Tensor | None, *, tied: bool = True, dtype: torch.dtype = torch.float32) -> Path:
     """A tiny OPT whose end of text has a given row, in the output layer where that is a matrix of its own."""
     directory = make_opt(hidden_size=256, word_embed_proj_dim=256, num_hidden_layers=1, tie_word_embeddings=tied, dtype=dtype)
-    path = directory / "model.safetensors"
-    state = load_file(path)
     if row is not None:
-        state[TABLE if tied else "lm_head.weight"][EOS] = row.to(dtype)
-    save_file(state, path, metadata={"format": "pt"})
+        with edited_tensors(directory) as state:
+            state[TABLE if tied else "lm_head.weight"][EOS] = row.to(dtype)
     return directory
 
 
@@ -82,8 +80,7 @@ def test_trained_rows_and_new_models_are_not_found(make_opt: OPTMaker, capsys: p
 
 def test_ends_of_text_are_those_of_configs_and_tokenizer(make_opt: OPTMaker) -> None:
     hf_dir = make_opt()
-    config = json.loads((hf_dir / "config.json").read_text())
-    (hf_dir / "config.json").write_text(json.dumps({**config, "eos_token_id": [7, 8]}))
+    edit_json(hf_dir / "config.json", eos_token_id=[7, 8])
     (hf_dir / "generation_config.json").write_text(json.dumps({"eos_token_id": 9}))
     named = json.loads((hf_dir / "tokenizer_config.json").read_text())["eos_token"]
     [added] = [e["id"] for e in json.loads((hf_dir / "tokenizer.json").read_text())["added_tokens"] if e["content"] == named]
@@ -94,11 +91,10 @@ def test_ends_of_text_are_those_of_configs_and_tokenizer(make_opt: OPTMaker) -> 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_not_converted(make_opt: OPTMaker, tmp_path: Path, value: float, dtype: torch.dtype) -> None:
     hf_dir = make_opt(dtype=dtype)
-    path, name = hf_dir / "model.safetensors", "model.decoder.layers.1.self_attn.k_proj.weight"
-    state = load_file(path)
-    state[name][3, 5] = value
-    state["model.decoder.layers.2.fc1.weight"][0, 0] = torch.finfo(dtype).max  # large, but a number
-    save_file(state, path, metadata={"format": "pt"})
+    name = "model.decoder.layers.1.self_attn.k_proj.weight"
+    with edited_tensors(hf_dir) as state:
+        state[name][3, 5] = value
+        state["model.decoder.layers.2.fc1.weight"][0, 0] = torch.finfo(dtype).max  # large, but a number
     with pytest.raises(
         ValueError, match=f"^{hf_dir}: {name} holds values that are NaN or infinite, with which the model gives no numbers;"
     ):
@@ -108,8 +104,6 @@ def test_what_is_no_number_is_not_converted(make_opt: OPTMaker, tmp_path: Path, 
 
 def test_the_largest_numbers_are_converted(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt()
-    path = hf_dir / "model.safetensors"
-    state = load_file(path)
-    state["model.decoder.layers.2.fc1.weight"][0, :2] = torch.tensor([1, -1]) * torch.finfo(torch.float32).max
-    save_file(state, path, metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state["model.decoder.layers.2.fc1.weight"][0, :2] = torch.tensor([1, -1]) * torch.finfo(torch.float32).max
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")

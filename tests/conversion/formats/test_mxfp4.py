@@ -18,6 +18,7 @@ from conversion import hf_to_nemo, nemo_to_hf, verify
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.mxfp4 import with_whole_numbers
 from conversion.inspection import describe
+from tests.conversion.folders import edit_json, edited_tensors
 from tests.conversion.tiny_families import save_tiny_model, tiny_model
 
 EXPERTS = re.compile(r"(.*\.mlp\.experts\.(?:gate_up|down)_proj)")
@@ -42,9 +43,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             state[name] = tensor.bfloat16()
     save_file(state, directory / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((directory / "config.json").read_text())
-    config |= {"dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-    (directory / "config.json").write_text(json.dumps(config))
+    quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    edit_json(directory / "config.json", dtype="bfloat16", quantization_config=quantization)
     return directory
 
 
@@ -83,9 +83,8 @@ def test_infinite_numbers_are_found_and_refused(published: Path, tmp_path: Path)
     """A scale of 2^127, with which most of the numbers are beyond bfloat16."""
     hf_dir, name = tmp_path / "hf", "model.layers.1.mlp.experts.gate_up_proj"
     shutil.copytree(published, hf_dir)
-    state = load_file(hf_dir / "model.safetensors")
-    state[f"{name}_scales"][2, 3, 0] = 254
-    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state[f"{name}_scales"][2, 3, 0] = 254
     with pytest.raises(ValueError, match=f"^{re.escape(f'{hf_dir}: {name} holds values that are NaN or infinite')}"):
         hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
     assert not (tmp_path / "nemo").exists()
@@ -115,11 +114,9 @@ def test_the_engine_gives_the_logits_of_transformers(published: Path, tmp_path: 
 )
 def test_parts_that_do_not_fit_are_refused(published: Path, tmp_path: Path, change: Callable[..., object], sentence: str) -> None:
     name = "model.layers.0.mlp.experts.down_proj"
-    state = load_file(published / "model.safetensors")
-    change(state, name)
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf/config.json").write_bytes((published / "config.json").read_bytes())
-    save_file(state, tmp_path / "hf/model.safetensors", metadata={"format": "pt"})
+    shutil.copytree(published, tmp_path / "hf")
+    with edited_tensors(tmp_path / "hf") as state:
+        change(state, name)
     with pytest.raises(ValueError, match=re.escape(sentence.format(name=name))):
         hf_to_nemo.convert(tmp_path / "hf", tmp_path / "nemo")
     assert not (tmp_path / "nemo").exists()
