@@ -16,6 +16,7 @@ from conversion.families import FAMILIES
 from conversion.formats.dist_checkpoint import read_dist_checkpoint
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.measuring.observation import Observation, token_batch
+from tests.conversion.folders import edited_tensors
 from tests.conversion.tiny_families import (
     CASES,
     EXPERT_BALANCE,
@@ -121,10 +122,9 @@ def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str,
 def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the command: they differ from the layer on that was changed."""
     hf_dir = shutil.copytree(converted / "hf/llama3", tmp_path / "hf")
-    state = load_file(hf_dir / "model.safetensors")
     gate = "model.layers.2.mlp.gate_proj.weight"
-    state[gate] = state[gate].flip(0).contiguous()
-    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(hf_dir) as state:
+        state[gate] = state[gate].flip(0)
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
     code = verify.main([str(converted / "nemo/llama3"), str(tmp_path / "nemo")])
     lines = {line[11:].split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -156,7 +156,6 @@ def save(
         "tests.conversion.engine_functions:save_at_layouts",
         world_size=world_size,
         directory=directory / f"gloo_{world_size}",
-        timeout_seconds=600,
         plan=plan,
         checkpoints_dir=str(converted / "nemo"),
         output_dir=str(directory),
@@ -272,70 +271,40 @@ def test_each_family_on_four_ranks_at_a_layout_in_turn(tied_and_untied: Path, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tied_and_untied_on_four_ranks(tied_and_untied: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
+@pytest.mark.parametrize("layout", [*LAYOUTS, (4, 2)])
+def test_tied_and_untied_on_four_or_eight_ranks(tied_and_untied: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
     """Every family, both kinds of output layer; at one layout, layers have keys of their own besides."""
     names = [name for case in CASES for name in both(case)]
     plain = f"{layout[0]}x{layout[1]}"
     kinds = (plain, "per_layer") if layout == LAYOUTS[0] else (plain,)
-    saved = save(tied_and_untied, tmp_path / "saved", [(*layout, names, names if "per_layer" in kinds else [])], world_size=4)
+    plan = [(*layout, names, names if "per_layer" in kinds else [])]
+    saved = save(tied_and_untied, tmp_path / "saved", plan, world_size=8 if layout == (4, 2) else 4)
     for kind in kinds:
         for name in names:
             assert_comes_back(tied_and_untied, saved, tmp_path / kind, layout=kind, name=name)
 
 
-@pytest.mark.long
-def test_tensor_parallel_4_and_pipeline_parallel_2(tied_and_untied: Path, tmp_path: Path) -> None:
-    """Eight processes, the largest layout."""
-    names = [name for case in CASES for name in both(case)]
-    saved = save(tied_and_untied, tmp_path / "saved", [(4, 2, names, [])], world_size=8)
-    for name in names:
-        assert_comes_back(tied_and_untied, saved, tmp_path, layout="4x2", name=name)
-
-
 # -- NeMo without this project --------------------------------------------------------------------------------------------
 
 TRAINED = "trained"
-OF_THIS_PROJECT = (
-    "opt",
-    "yarn",
-    "llama_bias",
-    "llama_biases",
-    "qwen2_windows",
-    "phi3_long",
-    "olmo2",
-    "olmo3",
-    "apertus",
-    "granite",
-    "qwen3_moe",
-    "gpt_oss",
-    "ministral3",
-    "mistral3",
-    "bert",
-    "roberta",
-    "xlm_roberta",
-    "gemma",
-)  # NeMo does not have them, or gets another configuration from us
+# NeMo does not have them, or gets another configuration from us.
+OF_ENGINE = (
+    *("yarn", "llama_bias", "llama_biases", "qwen2_windows", "phi3_long", "olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss"),
+    *("ministral3", "mistral3", "gemma"),
+)
+OF_THIS_PROJECT = ("opt", *OF_ENGINE, "bert", "roberta", "xlm_roberta")
 NEMO_CLASSES = {
     "opt": ("GPTModel", "OPTConfig"),
-    "bert": ("GPTModel", "EncoderConfig"),
-    "roberta": ("GPTModel", "EncoderConfig"),
-    "xlm_roberta": ("GPTModel", "EncoderConfig"),
-    "llama2": ("LlamaModel", "LlamaConfig"),
-    "llama3": ("LlamaModel", "Llama31Config"),
+    **dict.fromkeys(("bert", "roberta", "xlm_roberta"), ("GPTModel", "EncoderConfig")),
+    **dict.fromkeys(OF_ENGINE, ("GPTModel", "EngineConfig")),
+    **dict.fromkeys(("llama2", "smollm3"), ("LlamaModel", "LlamaConfig")),
+    **dict.fromkeys(("llama3", TRAINED), ("LlamaModel", "Llama31Config")),
     "mistral": ("MistralModel", "MistralConfig7B"),
     "gemma2": ("Gemma2Model", "Gemma2Config"),
-    "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
-    "gemma3": ("Gemma3Model", "Gemma3Config1B"),
-    **dict.fromkeys(("gemma", "yarn", "llama_bias", "llama_biases", "qwen2_windows", "phi3_long"), ("GPTModel", "EngineConfig")),
-    **dict.fromkeys(
-        ("olmo2", "olmo3", "apertus", "granite", "qwen3_moe", "gpt_oss", "ministral3", "mistral3"), ("GPTModel", "EngineConfig")
-    ),
+    **dict.fromkeys(("gemma3_text", "gemma3"), ("Gemma3Model", "Gemma3Config1B")),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     **dict.fromkeys(("phi3", "phi3_part"), ("Phi3Model", "Phi3Config")),
-    "smollm3": ("LlamaModel", "LlamaConfig"),
-    TRAINED: ("LlamaModel", "Llama31Config"),
 }
 
 

@@ -22,6 +22,7 @@ from conversion.measuring.bits_per_byte import choose_start_token, score_documen
 from conversion.verify import Side
 from eval.running.generation import Settings, transformers_generator
 from tests.conversion.embedding_fixtures import demo_text, sentencepiece_like
+from tests.conversion.folders import edited_tensors, there_and_back
 from tests.conversion.tiny_families import save_tiny_model
 
 SENTENCE = (
@@ -131,9 +132,9 @@ def test_it_is_found_healthy(seeing: Path) -> None:
 
 
 def test_a_missing_layer_of_its_language_model_is_found(seeing: Path) -> None:
-    state = load_file(seeing / "model.safetensors")
-    [lost] = [name for name in state if name.endswith("layers.2.self_attn.k_norm.weight")]
-    save_file({name: tensor for name, tensor in state.items() if name != lost}, seeing / "model.safetensors", metadata={"format": "pt"})
+    with edited_tensors(seeing) as state:
+        [lost] = [name for name in state if name.endswith("layers.2.self_attn.k_norm.weight")]
+        del state[lost]
     assert any("k_norm" in problem for problem in describe(seeing).problems)
     with pytest.raises(ValueError, match=f"lacks 1 tensor that its configuration asks for: {re.escape(lost)}$"):
         hf_to_nemo.convert(seeing, seeing.parent / "nemo")
@@ -259,8 +260,7 @@ def test_mistrals_beside_a_tower(inner: str, names: str, tmp_path: Path, tokeniz
     whole = save_tiny_model("mistral3", tmp_path / "hf", tokenizer_dir=tokenizer_dir, **(SMALL if inner == "mistral" else {}))
     if names == "newer":
         rename(whole)
-    hf_to_nemo.convert(whole, tmp_path / "nemo")
-    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
+    there_and_back(whole, tmp_path)
     assert same_files(whole, tmp_path / "back")
     config = json.loads((tmp_path / "nemo/context/model.json").read_text())["config"]
     assert ("query_temperature_beta" in config, "window_size" in config) == (inner == "ministral3", inner == "mistral")

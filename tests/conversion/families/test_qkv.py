@@ -50,28 +50,6 @@ def test_golden_order(kind: str, columns: tuple[int, ...]) -> None:
         assert np.array_equal(joined_groups(part), expected)
 
 
-@pytest.mark.parametrize(("heads", "groups", "head_dim"), [(1, 1, 1), (6, 6, 4), (6, 3, 4), (6, 2, 5), (6, 1, 3), (32, 8, 16)])
-def test_one_undoes_the_other(heads: int, groups: int, head_dim: int) -> None:
-    q, k, v = (np.random.default_rng(0).integers(-9, 9, (count * head_dim, 7), dtype=np.int16) for count in (heads, groups, groups))
-    fused = interleave_qkv(q, k, v, num_query_groups=groups)
-    assert fused.shape == ((heads + 2 * groups) * head_dim, 7) and fused.dtype == np.int16
-    for part, expected in zip(separate_qkv(fused, num_attention_heads=heads, num_query_groups=groups), (q, k, v), strict=True):
-        assert np.array_equal(joined_groups(part), expected)
-
-
-def test_attention_is_that_of_the_separate_projections() -> None:
-    """The order that Megatron's attention assumes: per group, its queries, then key, then value."""
-    heads, groups, head_dim, hidden = 4, 2, 3, 5
-    x = torch.randn(6, hidden)
-    q, k, v = (torch.randn(count * head_dim, hidden) for count in (heads, groups, groups))
-    mixed = x @ torch.from_numpy(interleave_qkv(q.numpy(), k.numpy(), v.numpy(), num_query_groups=groups)).T
-    # As in megatron.core.transformer.attention.SelfAttention.get_query_key_value_tensors.
-    query, key, value = mixed.view(6, groups, -1).split([heads // groups * head_dim, head_dim, head_dim], dim=2)
-    assert torch.allclose(query.reshape(6, heads, head_dim), (x @ q.T).view(6, heads, head_dim), atol=1e-5)
-    assert torch.allclose(key, (x @ k.T).view(6, groups, head_dim), atol=1e-5)
-    assert torch.allclose(value, (x @ v.T).view(6, groups, head_dim), atol=1e-5)
-
-
 def test_rows_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=re.escape("q, k and v of 8, 4 and 2 rows do not make 2 query groups")):
         interleave_qkv(np.zeros(8), np.zeros(4), np.zeros(2), num_query_groups=2)
