@@ -47,16 +47,6 @@ def test_equals_the_sum_by_hand_whatever_the_tokenizer_puts_in_front(make_model,
     assert score.perplexity_per_token == pytest.approx(math.exp(score.nats / score.num_tokens))
 
 
-def test_the_start_token_is_one_and_matters():
-    model, tokenizer = tiny_opt(), tiny_tokenizer(in_front="</s>")
-    ids = tokenizer(SENTENCES[0], add_special_tokens=False)["input_ids"]
-    score = score_documents(model, tokenizer, SENTENCES[:1], start_token=choose_start_token(tokenizer), window_tokens=64)
-    twice = nats_by_hand(model, EOS, [EOS, *ids])  # what scoring the tokenizer's own output after a start token gives
-    assert abs(score.nats - twice) > 0.1
-    other = score_documents(model, tokenizer, SENTENCES[:1], start_token=choose_start_token(tokenizer, "bos"), window_tokens=64)
-    assert abs(score.nats - other.nats) > 0.01
-
-
 @pytest.mark.parametrize("make_model", [tiny_opt, tiny_llama])
 def test_longer_than_the_position_table(make_model):
     """Tokens of later windows are conditioned on the start token and on at least half a window."""
@@ -89,15 +79,6 @@ def test_windows_score_every_token_once_with_context(data, num_tokens, window_to
         assert window.token_ids[1:] == ids[new[0] - 100 - (len(window.token_ids) - 1 - len(new)) : new[-1] - 99], "not contiguous"
         scored += new
     assert scored == ids
-
-
-def test_documents_do_not_see_each_other():
-    model, tokenizer = tiny_opt(), tiny_tokenizer()
-    start_token = choose_start_token(tokenizer)
-    together = score_documents(model, tokenizer, DOCUMENTS, start_token=start_token, window_tokens=64)
-    for text, document in zip(DOCUMENTS, together.documents):
-        alone = score_documents(model, tokenizer, [text], start_token=start_token, window_tokens=64)
-        assert alone.nats == pytest.approx(document.nats, rel=1e-6)  # padded and not: another order of sums
 
 
 def test_logits_in_bfloat16_are_summed_in_float32():

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conversion.measuring.intervals import ratio_goes_with_size, ratio_interval, share_interval
 from conversion.measuring.significance import Difference, holm, mcnemar_p_value, paired_difference, sign_flip_p_value, with_seeds
@@ -42,14 +40,6 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
     assert holm([0.6, 0.9]) == [1.0, 1.0]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_holm_keeps_the_order_and_never_lowers(p_values):
-    adjusted = holm(p_values)
-    assert all(p <= a <= 1 for p, a in zip(p_values, adjusted))
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    assert all(adjusted[i] <= adjusted[j] for i, j in zip(order, order[1:]))
 
 
 def test_signs_against_scipy():
@@ -132,20 +122,10 @@ def test_tests_hold_their_level_at_every_number_of_units(draw):
     """At most 5 % of equal runs are called different; with 200 pairs the simulation itself errs by 1.5 % (three times that is allowed)."""
     rng = RNG(11)
     for n in UNITS:
-        called, _ = level(draw(rng), n, 200)
+        called, left_out = level(draw(rng), n, 200)
         assert called <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200), n
+        assert left_out <= 0.09 + 3 * math.sqrt(0.09 * 0.91 / 200), n  # intervals are near 5 %, but not exact
         assert n >= 6 or called == 0, "too few to decide"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("draw", [answers, sentences, documents, passages])
-def test_tests_hold_their_level_in_many_simulations(draw):
-    """The same with 4,000 pairs of every number of units, and what the intervals leave out, which are near 5 % but not exact."""
-    rng = RNG(12)
-    for n in UNITS:
-        called, left_out = level(draw(rng), n, 4000)
-        assert called <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000), n
-        assert left_out <= 0.09, n
 
 
 def test_intervals_of_grouped_shares_cover():
