@@ -89,15 +89,6 @@ def test_files_that_name_pages_are_linked(site: Path) -> None:
     assert '<a href="conversion.html">' in (site / "contributing.html").read_text(encoding="utf-8")
 
 
-def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/index.md").write_text("[gone](gone.md)\n")
-    (tmp_path / "mkdocs.yml").write_text("site_name: x\nvalidation: {links: {not_found: warn}}\n")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0 and "gone.md" in done.stderr + done.stdout
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page_are_understood(page: str) -> None:
     for words in filter(None, map(_of_a_module, _commands((ROOT / page).read_text(encoding="utf-8")))):
