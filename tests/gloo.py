@@ -30,7 +30,7 @@ def run_on_gloo(
     *,
     world_size: int,
     directory: Path,
-    timeout_seconds: float = 300,
+    timeout_seconds: float = 600,  # on a machine that does much else
     initialize: bool = True,
     transformer_engine: str = "",
     **arguments: Any,

@@ -14,14 +14,12 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.enums import AttnMaskType
 from torch import Tensor
 
-from conversion.families import family_of
 from conversion.measuring.engine_forward import set_layout
 from nemo_patches import attention, context_parallel, documents
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
 from nemo_patches.context_parallel import Part, gather_keys, on_this_rank, sum_by_rank
 from nemo_patches.engine_model import causal_forward_step, engine_config
-from nemo_patches.lora import LoRA
-from tests.nemo_patches.document_ranks import batch_of_documents
+from tests.nemo_patches.document_ranks import batch_of_documents, build
 from tests.nemo_patches.engine_ranks import GEMMA2, Watcher
 
 
@@ -29,7 +27,7 @@ def same_as_whole(models: Mapping[str, Mapping[str, Any]], layouts: list[list[in
     """Largest differences of samples that are cut among ranks from whole ones on each rank, in losses and in the sums of gradients.
 
     Args:
-        models: configuration by "family, what is particular"; known are "adapters" and "two tokens".
+        models: configuration by the name of what is built.
         layouts: tensor and context parallel sizes.
     """
     attention.WINDOW_BLOCK, attention.CAP_BLOCK, documents.TOGETHER = 3, 4, 12  # so that pieces are in several blocks
@@ -122,28 +120,15 @@ def _run(
     name: str, model: Mapping[str, Any], *, document_mask: bool, context_parallel_size: int, sequence_parallel: bool = False
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Losses of this rank's tokens, and the gradients of their sum."""
-    torch.manual_seed(5)
-    config = family_of(name.split(",")[0], source=name).engine_config(
-        model,
-        padded_vocab_size=512,
-        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
-        context_parallel_size=context_parallel_size,
-        sequence_parallel=sequence_parallel,
-        lora=LoRA(rank=2, alpha=4.0, dropout=0.0, seed=1) if "adapters" in name else None,
-        predicts_two_tokens="two tokens" in name,
-        document_mask=document_mask,
-    )
-    engine = config.configure_model(tokenizer=None).train()
-    noise = torch.Generator().manual_seed(7)
-    for parameter in engine.parameters():
-        parameter.data += 0.1 * torch.randn(parameter.shape, generator=noise)
+    settings = {"context_parallel_size": context_parallel_size, "sequence_parallel": sequence_parallel, "document_mask": document_mask}
+    engine = build(name, model, **settings)
     batch = batch_of_documents()
     if not document_mask:
         batch |= {"position_ids": torch.arange(batch["tokens"].shape[1]).expand_as(batch["tokens"]).contiguous()}
-    taken = config.data_step_fn(iter([batch]))
+    taken = engine.config.data_step_fn(iter([batch]))
     losses = causal_forward_step(engine, taken)
     (losses * taken["loss_mask"]).sum().backward()
     engine.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
-    _allreduce_non_tensor_model_parallel_grads([engine], config)
+    _allreduce_non_tensor_model_parallel_grads([engine], engine.config)
     gradients = {key: parameter.grad for key, parameter in engine.named_parameters() if parameter.grad is not None}
     return losses.detach(), gradients

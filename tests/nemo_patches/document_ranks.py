@@ -19,19 +19,54 @@ from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
 from nemo_patches.documents import documents_data_step, documents_of
 from nemo_patches.engine_model import causal_forward_step, engine_config
 from nemo_patches.lora import LoRA
-from tests.nemo_patches.engine_ranks import GEMMA2, MasksOfGroups, Watcher
+from tests.nemo_patches.engine_ranks import GEMMA2, MasksOfGroups, Watcher, taken_gradients, textbook
 
 # Tokens of each document, by sample; the last one of a sample goes on in the next. Some are longer than the windows of 8 tokens.
 LENGTHS = ((13, 1, 9, 2, 15), (22, 18))
 LENGTH = sum(LENGTHS[0])
 END_OF_TEXT = 3
+FACTORISED_SIZE = 6
+
+
+def build(name: str, model: Mapping[str, Any], **settings: Any) -> nn.Module:
+    """This rank's part of a model in training mode, whose every parameter is off its start.
+
+    Args:
+        name: family, and what is particular: "adapters", "two tokens", "factorised", "dropout", "frozen table".
+        settings: of the engine's configuration.
+    """
+    torch.manual_seed(5)
+    rate = 0.3 if "dropout" in name else 0.0
+    config = family_of(name.split(",")[0], source=name).engine_config(
+        model,
+        padded_vocab_size=512,
+        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
+        pipeline_dtype=torch.float32,
+        lora=LoRA(rank=2, alpha=4.0, dropout=rate, seed=1) if "adapters" in name else None,
+        predicts_two_tokens="two tokens" in name,
+        factorised_size=FACTORISED_SIZE if "factorised" in name else None,
+        hidden_dropout=rate,
+        attention_dropout=rate,
+        **settings,
+    )
+    ends = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
+    engine = config.configure_model(tokenizer=None, pre_process=ends[0], post_process=ends[1]).train()
+    noise = torch.Generator().manual_seed(7)
+    whole = torch.Generator().manual_seed(8)  # alike on all ranks, which have these parameters whole
+    for key, parameter in engine.named_parameters():
+        generator = noise if getattr(parameter, "tensor_model_parallel", False) else whole
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+        if "frozen table" in name and key.startswith("embedding."):
+            parameter.requires_grad_(False)
+    return engine
 
 
 def same_as_alone(models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], **_: Any) -> dict[str, dict[str, float]]:
     """Largest differences of a micro batch from its documents, each given alone to the same model without document mask.
 
     Args:
-        models: configuration by "family, what is particular"; known are "adapters" and "two tokens".
+        models: configuration by the name of what is built.
         layouts: tensor and pipeline parallel sizes.
     """
     attention.WINDOW_BLOCK, attention.CAP_BLOCK, documents.TOGETHER = 5, 7, 12  # so that short documents are in several blocks
@@ -95,15 +130,10 @@ def scores_of_documents(tensor_parallel_size: int) -> dict[str, dict[str, float]
         with watcher, masks:
             output = module(q, k, v, None, packed_seq_params=given)
             output.square().sum().backward()
-        gradients = [x.grad.clone() for x in (q, k, v)]
-        for x in (q, k, v):
-            x.grad = None
+        gradients = taken_gradients(q, k, v)
         distance = torch.arange(size)[:, None] - torch.arange(size)
         visible = (distance >= 0) & (distance <= (70 if layer == 1 else size)) & (number[:, None, :, None] == number[:, None, None, :])
-        scores = torch.einsum("sbhd,tbhd->bhst", q, k.repeat_interleave(2, dim=2)) * 0.4
-        scores = torch.tanh(scores / 2.0) * 2.0 if kind is CappedAttention else scores
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-        expected = torch.einsum("bhst,tbhd->sbhd", weights, v.repeat_interleave(2, dim=2)).flatten(2)
+        expected = textbook(q, k, v, visible, cap=2.0 if kind is CappedAttention else None)
         expected.square().sum().backward()
         found[f"{kind.__name__} {layer}"] = {
             "output": float((output - expected).abs().max()),
@@ -122,22 +152,7 @@ class _Run:
 
     def __init__(self, name: str, model: Mapping[str, Any], *, document_mask: bool) -> None:
         self._masks = document_mask
-        torch.manual_seed(5)
-        config = family_of(name.split(",")[0], source=name).engine_config(
-            model,
-            padded_vocab_size=512,
-            tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
-            pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
-            pipeline_dtype=torch.float32,
-            lora=LoRA(rank=2, alpha=4.0, dropout=0.0, seed=1) if "adapters" in name else None,
-            predicts_two_tokens="two tokens" in name,
-            document_mask=document_mask,
-        )
-        ends = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        self.model = config.configure_model(tokenizer=None, pre_process=ends[0], post_process=ends[1]).train()
-        noise = torch.Generator().manual_seed(7)
-        for parameter in self.model.parameters():
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=noise)
+        self.model = build(name, model, document_mask=document_mask)
         self.logits: list[list[Tensor]] = []
         self._now: list[Tensor] = []
         self.losses = torch.zeros(())

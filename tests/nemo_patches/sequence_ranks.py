@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import xxhash
-from megatron.core import parallel_state
 from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor_model_parallel_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
@@ -17,51 +16,23 @@ from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conversion.families import family_of
 from conversion.measuring.engine_forward import set_layout
 from nemo_patches.documents import documents_data_step
 from nemo_patches.engine_model import causal_forward_step
-from nemo_patches.lora import LoRA
-from tests.nemo_patches.document_ranks import batch_of_documents
-
-FACTORISED_SIZE = 6
+from tests.nemo_patches.document_ranks import batch_of_documents, build
 
 
 class Step:
     """Losses and gradients of one step of a model with given weights.
 
     Args:
-        name: family, and what is particular: "adapters", "two tokens", "factorised", "documents", "dropout", "frozen table".
+        name: of what is built; "documents" do not see each other.
         settings: of Megatron's configuration.
     """
 
     def __init__(self, name: str, model: Mapping[str, Any], **settings: Any) -> None:
         self.masks = "documents" in name
-        rate = 0.3 if "dropout" in name else 0.0
-        torch.manual_seed(5)
-        config = family_of(name.split(",")[0], source=name).engine_config(
-            model,
-            padded_vocab_size=512,
-            tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
-            pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
-            pipeline_dtype=torch.float32,
-            lora=LoRA(rank=2, alpha=4.0, dropout=rate, seed=1) if "adapters" in name else None,
-            predicts_two_tokens="two tokens" in name,
-            factorised_size=FACTORISED_SIZE if "factorised" in name else None,
-            document_mask=self.masks,
-            hidden_dropout=rate,
-            attention_dropout=rate,
-            **settings,
-        )
-        ends = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        self.model = config.configure_model(tokenizer=None, pre_process=ends[0], post_process=ends[1]).train()
-        noise = torch.Generator().manual_seed(7)
-        whole = torch.Generator().manual_seed(8)  # alike on all ranks, which have these parameters whole
-        for key, parameter in self.model.named_parameters():
-            generator = noise if getattr(parameter, "tensor_model_parallel", False) else whole
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-            if "frozen table" in name and key.startswith("embedding."):
-                parameter.requires_grad_(False)
+        self.model = build(name, model, document_mask=self.masks, **settings)
         self.losses: list[Tensor] = []
 
     def take(self) -> None:

@@ -11,7 +11,6 @@ from tests.conversion.tiny_families import tiny_model
 from tests.gloo import run_on_gloo
 from tests.nemo_patches.test_documents import models
 
-TIMEOUT_SECONDS = 400  # on a machine that does much else
 TOLERANCE = 1e-5  # in 32 bit, of losses of about 6 and of gradients by the largest of their tensor
 
 
@@ -31,7 +30,7 @@ def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None
     gemma3 = tiny_model("gemma3_text").config.to_dict()
     cases["gemma3_text"] = FAMILIES["gemma3_text"].megatron_config(gemma3, tied=True, source="Gemma 3")  # two rotations
     function, layouts = "tests.nemo_patches.context_ranks:same_as_whole", [[1, 4], [1, 2], [2, 2]]
-    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, models=cases, layouts=layouts, timeout_seconds=TIMEOUT_SECONDS)
+    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, models=cases, layouts=layouts)
     for found in ranks:
         assert len(found) == len(cases) * 2 * len(layouts)
         require_same_as_whole(found)
@@ -41,7 +40,7 @@ def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None
 def test_no_rank_has_a_number_for_each_pair_of_tokens_and_dropout_is_drawn_again(tmp_path: Path) -> None:
     """Forward and backward, with windows and capped scores, in blocks of queries that are computed again for the backward pass."""
     function = "tests.nemo_patches.context_ranks:scores_of_pieces"
-    for seen in run_on_gloo(function, world_size=4, directory=tmp_path, timeout_seconds=TIMEOUT_SECONDS):
+    for seen in run_on_gloo(function, world_size=4, directory=tmp_path):
         for name, found in seen.items():
             assert found["output"] < 1e-5, name
             assert found["gradients"] < 1e-4, name

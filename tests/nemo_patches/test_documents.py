@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from conversion.checkpoints.hf_files import add_missing_class
 from conversion.families import FAMILIES
+from tests.conversion.tiny_families import LLAMA3_ROPE, YARN
 from tests.gloo import run_on_gloo
 
 SIZES = {
@@ -20,13 +20,11 @@ SIZES = {
     "max_position_embeddings": 64,
     "vocab_size": 301,
 }
-ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 5.0, "original_max_position_embeddings": 16}
 CAPS = {"query_pre_attn_scalar": 10, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5}
 TWO_ROTATIONS = {"rope_theta": 1000.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}
 HF: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "llama": {"rope_scaling": ROPE, "rope_theta": 500.0},
+    "llama": {"rope_scaling": LLAMA3_ROPE, "rope_theta": 500.0},
     "mistral": {"sliding_window": 8},
     "gemma2": {"head_dim": 12, "sliding_window": 8, **CAPS},
     "gemma3_text": {"head_dim": 12, "sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 10, **TWO_ROTATIONS},
@@ -42,7 +40,6 @@ HF: dict[str, dict[str, Any]] = {
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mistral, adapters": {"sliding_window": 8},
 }
-TIMEOUT_SECONDS = 400  # on a machine that does much else
 TOLERANCE = 1e-5  # in 32 bit, of logits of about 1 and of gradients by the largest of their tensor
 
 
@@ -50,7 +47,6 @@ def models() -> dict[str, dict[str, Any]]:
     """Megatron's configurations of tiny models."""
     from transformers import AutoConfig
 
-    add_missing_class("ministral3")
     made = {}
     for name, changes in HF.items():
         kind = name.split(",")[0]
@@ -72,12 +68,7 @@ def require_same_as_alone(found: dict[str, dict[str, float]]) -> None:
 def test_documents_of_a_sample_are_as_if_alone_in_every_family(tmp_path: Path) -> None:
     """Logits, losses and gradients, two samples at once; and a model that sees all of a sample would be found out."""
     [found] = run_on_gloo(
-        "tests.nemo_patches.document_ranks:same_as_alone",
-        world_size=1,
-        directory=tmp_path,
-        models=models(),
-        layouts=[[1, 1]],
-        timeout_seconds=TIMEOUT_SECONDS,
+        "tests.nemo_patches.document_ranks:same_as_alone", world_size=1, directory=tmp_path, models=models(), layouts=[[1, 1]]
     )
     require_same_as_alone(found)
     assert len(found) == len(HF)
@@ -103,7 +94,6 @@ def test_documents_are_as_if_alone_over_a_tensor_and_over_a_pipeline(tmp_path: P
         directory=tmp_path,
         models={name: model for name, model in models().items() if name not in ("qwen2", "mistral")},
         layouts=[[2, 1], [1, 2]],
-        timeout_seconds=TIMEOUT_SECONDS,
     )
     for found in ranks:
         assert len(found) == (len(HF) - 2) * 2

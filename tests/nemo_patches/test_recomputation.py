@@ -18,7 +18,6 @@ PARTS = {
     "all parts": {"attention", "feed-forward part"},
 }
 MICRO_BATCHES = 2
-TIMEOUT_SECONDS = 400
 
 
 def with_dropout() -> dict[str, dict[str, Any]]:
@@ -50,16 +49,7 @@ def test_a_step_has_the_same_bits_in_every_family(tmp_path: Path) -> None:
     """With dropout; and adapters, two heads, documents, factorised and frozen tables."""
     cases = with_dropout()
     ways = ["the first layer", "all parts"]
-    [found] = run_on_gloo(
-        FUNCTION,
-        world_size=1,
-        directory=tmp_path,
-        models=cases,
-        layouts=[[1, 1]],
-        ways=ways,
-        sequence_parallel=False,
-        timeout_seconds=TIMEOUT_SECONDS,
-    )
+    [found] = run_on_gloo(FUNCTION, world_size=1, directory=tmp_path, models=cases, layouts=[[1, 1]], ways=ways, sequence_parallel=False)
     assert len(found) == len(cases) * len(ways)
     require_same_bits(found)
 
@@ -78,16 +68,7 @@ def test_a_step_has_the_same_bits_over_ranks_whatever_is_computed_again(tmp_path
         ([1, 2], ["each layer", "all parts"], False),
     ):
         place = tmp_path / f"{layout}_{cuts}"
-        ranks = run_on_gloo(
-            FUNCTION,
-            world_size=2,
-            directory=place,
-            models=cases,
-            layouts=[layout],
-            ways=ways,
-            sequence_parallel=cuts,
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
+        ranks = run_on_gloo(FUNCTION, world_size=2, directory=place, models=cases, layouts=[layout], ways=ways, sequence_parallel=cuts)
         for found in ranks:
             assert len(found) == len(cases) * len(ways)
             require_same_bits(found)

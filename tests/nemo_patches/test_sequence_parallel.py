@@ -12,7 +12,6 @@ from tests.conversion.tiny_families import GEMMA3
 from tests.gloo import run_on_gloo
 from tests.nemo_patches.test_documents import SIZES, models
 
-TIMEOUT_SECONDS = 400  # on a machine that does much else
 TOLERANCE = 1e-5  # in 32 bit, of losses of about 1 to 10 and of gradients by the largest of their tensor
 
 
@@ -55,7 +54,7 @@ def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_in_every_f
     """With adapters, two heads, tied, factorised and frozen tables, learned positions, and documents that do not see each other."""
     cases = particular_models()
     function = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
-    ranks = run_on_gloo(function, world_size=2, directory=tmp_path, models=cases, layouts=[[2, 1]], timeout_seconds=TIMEOUT_SECONDS)
+    ranks = run_on_gloo(function, world_size=2, directory=tmp_path, models=cases, layouts=[[2, 1]])
     for found in ranks:
         assert len(found) == len(cases)
         require_same(found)
@@ -68,7 +67,7 @@ def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_over_two_s
     cases = {name: model for name, model in particular_models().items() if name in names}
     function = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
     arguments: dict[str, Any] = {"models": cases, "layouts": [[2, 2]], "tensor_parallel_size": 2}
-    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, timeout_seconds=TIMEOUT_SECONDS, **arguments)
+    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, **arguments)
     for found in ranks:
         assert len(found) == len(names)
         require_same(found)
@@ -79,7 +78,10 @@ def test_every_rank_and_every_part_of_a_layer_drops_out_by_numbers_of_its_own(tm
     plain = models()
     cases = {"opt, dropout": plain["opt"], "gemma2, adapters, dropout": plain["gemma2"], "llama, documents, dropout": plain["llama"]}
     first, second = run_on_gloo(
-        "tests.nemo_patches.sequence_ranks:draws", world_size=2, directory=tmp_path, models=cases, timeout_seconds=TIMEOUT_SECONDS
+        "tests.nemo_patches.sequence_ranks:draws",
+        world_size=2,
+        directory=tmp_path,
+        models=cases,
     )
     for case in cases:
         assert len(first[case]) == len(second[case]) >= 2 * 3, "attention, and behind both parts of two layers"

@@ -17,7 +17,7 @@ from tests.conftest import Inputs
 from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo
 from tests.nemo_patches.test_context_parallel import require_same_as_whole
-from tests.nemo_patches.test_documents import TIMEOUT_SECONDS, models, require_same_as_alone
+from tests.nemo_patches.test_documents import models, require_same_as_alone
 from tests.nemo_patches.test_recomputation import require_same_bits, with_dropout
 from tests.nemo_patches.test_sequence_parallel import particular_models, require_same
 from tests.recipes.watched_runs import Runs
@@ -46,7 +46,6 @@ def _logits(families: list[str], directory: Path, *, transformer_engine: str, wo
         transformer_engine=transformer_engine,
         directories=families,
         output=str(output),
-        timeout_seconds=TIMEOUT_SECONDS,
     )
     return found[0], torch.load(output)
 
