@@ -22,6 +22,10 @@ def test_published_mistral(tmp_path: Path) -> None:
     assert described["_target_"] == "nemo.collections.llm.gpt.model.mistral.MistralModel"
     assert described["tokenizer"] is None
     fields = {"seq_length": 32768, "window_size": [4095, 0], "bf16": True, "fp16": False, "vocab_size": 32000, "rotary_base": 10000.0}
+    fields |= {
+        "params_dtype": {"_call_": False, "_target_": "torch.bfloat16"},
+        "_target_": "nemo.collections.llm.gpt.model.mistral.MistralConfig7B",
+    }
     assert {key: described["config"][key] for key in fields} == fields
     json.loads((tmp_path / "io.json").read_text())
 
