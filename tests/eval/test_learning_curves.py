@@ -3,13 +3,13 @@
 import csv
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from eval.learning_curves import main, panels, read_comparison, start_and_end_table, step_table
 from eval.running.results import RESULT_FORMAT
+from tests.pages import Page
 from tests.refusals import refused
 
 TEXT = {"num_documents": 2, "text_bytes": 100, "unknown_bytes": 0}
@@ -155,27 +155,6 @@ def test_lines_are_drawn_through_the_values(results):
         "random": (False, [(0, 8.0, None, None), (10, 7.8, None, None), (100, 6.0, None, None)]),
         "source": (True, [(0, 5.5, None, None)]),
     }
-
-
-class Page(HTMLParser):
-    VOID = frozenset({"meta", "img", "source", "br", "link", "input"})
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.open: list[str] = []
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("src", "href", "srcset")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
 
 def test_the_page_is_whole_and_needs_no_network(results, tmp_path, capsys):

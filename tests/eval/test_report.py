@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -24,33 +23,8 @@ from eval.reporting.suites import OTHERS, TEXTS, glance_rows, place
 from eval.reporting.warnings import warnings
 from eval.running.task_runs import TASKS_DIR
 from tests.eval.made_results import TASKS, make_result, make_results
+from tests.pages import Page
 from tests.refusals import refused
-
-VOID = {"meta", "br", "hr", "img", "link", "input", "source"}
-
-
-class Page(HTMLParser):
-    """Every element closed, every link and id collected."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.open, self.links, self.ids, self.tags = [], [], [], set()
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.ids += [value for name, value in attrs if name == "id"]
-        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.add(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes <{self.open[-1:]}>"
-        self.open.pop()
 
 
 def link_leads_somewhere(link: str, page: Page, folder: Path) -> bool:

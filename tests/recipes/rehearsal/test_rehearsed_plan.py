@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +29,7 @@ from recipes.rehearsal.prediction import (
 from recipes.rehearse import main
 from recipes.rules.compose import compose_recipe
 from recipes.rules.published import published_inputs
+from tests.pages import Page
 from tests.processes import ROOT, Group, run_command
 
 OVERRIDES = (
@@ -90,34 +90,15 @@ def test_every_phase_consists_of_what_it_has(document: dict[str, Any]) -> None:
     assert last["phases consist of"]["forward"]["logits"] > document["ranks"][0]["phases consist of"]["forward"].get("logits", 0)
 
 
-class _Page(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-        self.outside: list[str] = []
-        self._within = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._within = tag
-        self.outside += [
-            value or "" for name, value in attrs if name in ("src", "srcset", "href") and not (value or "").startswith("data:")
-        ]
-
-    def handle_data(self, data: str) -> None:
-        if self._within in ("h2", "h3") and data.strip():
-            self.headings.append(data)
-
-
 @pytest.mark.slow
 def test_the_page_shows_every_rank_and_needs_nothing_else(planned: tuple[dict[str, Any], str], document: dict[str, Any]) -> None:
-    page = _Page(planned[1])
+    page = Page(planned[1])
     assert page.outside == []
     assert [heading for heading in page.headings if heading.startswith("Rank ")] == ["Rank 0, stage 0", "Rank 1, stage 1"]
     assert page.headings.index("Rehearsal") < page.headings.index("All values")
     largest = document["ranks"][0]["largest"][0]
     assert f"<td>{largest['place']}</td>" in planned[1] and "<td>bfloat16 2,048 x 4 x 8,192</td>" in planned[1]
-    alone = _Page(rehearsal_page(document))
+    alone = Page(rehearsal_page(document))
     assert alone.headings[0] == "Rank 0, stage 0" and "Where the host waits for the GPU" in alone.headings
 
 
@@ -138,8 +119,11 @@ def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
     ("arguments", "sentence"),
     [
         (("gams/focos",), "gams/focos"),
-        (("gams/focus", "--rank", "-1"), "'-1' is not a rank; expected numbers from 0 to 63"),
+        (("gams/focus", "--rank", "64"), "there is no rank 64: the recipe has 64 processes, which are ranks 0 to 63"),
+        (("gams/focus", "--ranks", "first,-1"), "'-1' is not a rank; expected numbers from 0 to 63, or first, last, stages, with commas between"),
+        (("gams/focus", "--gpus", "6"), "--gpus is 6; expected a multiple of the 4 GPUs of a node"),
         (("gams/focus", "--gpus", "0"), "--gpus is 0; expected a multiple of the 4 GPUs of a node"),
+        (("gams/focus", OVERRIDES[0], "schedule.micro_batch_size=16"), "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs "),
         (("sava/llama", "--gpus", "2"), "2 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest is 4"),
         (("low_resource/gemma2", "--gpus", "512"), "schedule.global_batch_size (8) must be a multiple of micro_batch_size x data-parallel size"),
         (("demo_adapt",), "recipe demo_adapt names no published model to use in the plan; give model.checkpoint and data.train"),
