@@ -86,7 +86,10 @@ STYLES: dict[str, dict[str, Any]] = {
     "cosine": {"constant_steps": 5},
     "linear": {"constant_steps": 0},
     "inverse_square_root": {"constant_steps": 0, "min_learning_rate": 4e-4},
-    "wsd": {"decay_steps": 12, "wsd_decay_style": "minus_sqrt", "constant_steps": 3},
+    **{
+        f"wsd {shape}": {"decay_style": "wsd", "decay_steps": 12, "wsd_decay_style": shape, "constant_steps": 3}
+        for shape in ("linear", "cosine", "exponential", "minus_sqrt")
+    },
     "warmup_hold": {"hold_steps": 9, "constant_steps": 4},
     "fixed": {"min_learning_rate": 0.0},
 }
@@ -100,7 +103,7 @@ def test_megatron_s_own_scheduler_gives_the_rates_of_the_recipe(style: str) -> N
     recipe = compose_recipe(
         "demo_adapt", ["model.checkpoint=none", "data.train=[none]", "schedule.max_steps=40", "schedule.warmup_steps=7"]
     )
-    recipe = replace(recipe, schedule=replace(recipe.schedule, decay_style=style, **STYLES[style]))
+    recipe = replace(recipe, schedule=replace(recipe.schedule, **{"decay_style": style, **STYLES[style]}))
     schedule, decay, batch = recipe.schedule, decay_of(recipe), recipe.schedule.global_batch_size
 
     class Optimizer:
