@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ from transformers import PreTrainedTokenizerFast
 from tests.conftest import HELD_OUT, TEXT, VOCAB_SIZE, Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text, wordpiece
 from tests.processes import call_command
+from tests.recipes.watched_runs import Runs
 
 SHAPE = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Runs of the tiny model, in a folder of the module's own."""
+    return Runs(inputs, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")
@@ -74,4 +82,41 @@ def _first_lines(number: int, inputs: Inputs, base: Path, *options: str) -> Path
     text = base / "sl.txt"
     text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:number]) + "\n", encoding="utf-8")
     call_command("data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data", *options)
+    return base / "data"
+
+
+@pytest.fixture(scope="session")
+def factorised(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the factors of a table on the Hugging Face side, and the checkpoint that they make."""
+    base = tmp_path_factory.mktemp("factorised")
+    make_factors(inputs, base)
+    return base
+
+
+def make_factors(inputs: Inputs, base: Path) -> None:
+    """Factors of rank 6 of a model's own table, as `hf` and `nemo` of a directory."""
+    transfer = (
+        "--source",
+        inputs.hf,
+        "--tokenizer",
+        inputs.tokenizer,
+        "--method",
+        "mean",
+        "--output-layer",
+        "tied",
+        "--factorised-size",
+        6,
+    )
+    call_command("conversion.transfer", *transfer, "--output", base / "hf")
+    call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
+
+
+@pytest.fixture(scope="session")
+def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of questions with answers."""
+    base = tmp_path_factory.mktemp("pairs")
+    lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
+    (base / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = ("--input", base / "pairs.jsonl", "--tokenizer", inputs.tokenizer, "--output", base / "data")
+    call_command("data_prep.question_answers", *options)
     return base / "data"

@@ -20,6 +20,8 @@ TIMES = {"tokens_per_second", "seconds_per_step", "memory_gib", "tflops_per_devi
 class Runs:
     """Starts runs of the tiny model on two processes and gives back what rank 0 saw."""
 
+    ranks = "tests.recipes.training_ranks:train"
+
     def __init__(self, inputs: Inputs, directory: Path) -> None:
         self.inputs, self.directory = inputs, directory
 
@@ -59,7 +61,7 @@ class Runs:
         if after is not None:
             shutil.copytree(self.directory / after, self.directory / name)
         return run_on_gloo(
-            "tests.recipes.training_ranks:train",
+            self.ranks,
             world_size=num_ranks,
             directory=self.directory / f"{name}.logs",
             timeout_seconds=TIMEOUT_SECONDS,

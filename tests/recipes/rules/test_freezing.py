@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.rules.schema import FreezeRule
-from tests.conftest import Inputs
-from tests.gloo import run_on_gloo
+from tests.recipes.watched_runs import Runs
 from tests.refusals import refused
 
 MODEL = {"num_layers": 5, "share_embeddings_and_output_weights": False}
@@ -22,6 +19,10 @@ STEPS, UNTIL = 8, 4
 CLIP = 0.01  # below the norm of every gradient here
 # Two rules at once: body and positions until a step, one layer for good.
 FREEZE = f"freeze=[{{trained:[embeddings],until_step:{UNTIL}}},{{frozen:[bottom_1_layers]}}]"
+SETTINGS = (
+    *(f"schedule.max_steps={STEPS}", "schedule.warmup_steps=1", "schedule.constant_steps=0", f"schedule.clip_gradient_norm={CLIP}"),
+    *("run.checkpoint_every_steps=100", "run.validate_every_steps=100", FREEZE),
+)
 # Layouts sum in another order, so float32 losses and norms differ in the last digits.
 LAYOUT_TOLERANCE = 1e-5
 
@@ -97,47 +98,10 @@ def test_pipeline_stages_of_a_parameter() -> None:
 # -- the engine -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Runs:
-    """Starts runs of the tiny model on two processes and gives back what each rank saw."""
-
-    inputs: Inputs
-    directory: Path
-
-    def train(self, name: str, *overrides: str, tensor_parallel_size: int = 1) -> list[dict[str, Any]]:
-        settings = [
-            f"model.checkpoint={self.inputs.checkpoint}",
-            f"data.train=[{self.inputs.data}]",
-            "data.sequence_length=48",
-            "schedule.global_batch_size=8",
-            "schedule.micro_batch_size=2",  # several passes per step: only the last one's backward reduces
-            f"schedule.max_steps={STEPS}",
-            "schedule.warmup_steps=1",
-            f"schedule.clip_gradient_norm={CLIP}",
-            "run.checkpoint_every_steps=100",
-            "run.log_every_steps=1",
-            *overrides,
-        ]
-        return run_on_gloo(
-            "tests.recipes.training_ranks:train",
-            world_size=2,
-            directory=self.directory / f"{name}.logs",
-            initialize=False,
-            tensor_parallel_size=tensor_parallel_size,
-            output=str(self.directory / name),
-            overrides=settings,
-        )
-
-
-@pytest.fixture(scope="module")
-def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(inputs, tmp_path_factory.mktemp("freezing"))
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(runs: Runs) -> list[dict[str, Any]]:
     """Tensor parallel 2, a checkpoint before, at and after the step of the release."""
-    return runs.train("uninterrupted", FREEZE, "run.checkpoint_every_steps=2", tensor_parallel_size=2)
+    return runs.train_ranks("uninterrupted", *SETTINGS, "run.checkpoint_every_steps=2")
 
 
 def _is_exact(seen: list[dict[str, Any]]) -> None:
@@ -154,7 +118,7 @@ def _is_exact(seen: list[dict[str, Any]]) -> None:
 @pytest.fixture(scope="module")
 def data_parallel(runs: Runs) -> list[dict[str, Any]]:
     """Tensor parallel 1, the optimizer's state over two replicas."""
-    return runs.train("data_parallel", FREEZE)
+    return runs.train_ranks("data_parallel", *SETTINGS, tensor_parallel_size=1)
 
 
 def test_frozen_tensors_keep_their_bits_at_tensor_parallel_2(uninterrupted: list[dict[str, Any]]) -> None:
@@ -173,7 +137,7 @@ def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_
     runs: Runs, uninterrupted: list[dict[str, Any]]
 ) -> None:
     """With the distributed optimizer and overlapped communication; what is frozen keeps its bits."""
-    seen = runs.train("parts", FREEZE, "parallel.sequence_parallel=true", "+recomputation={}", tensor_parallel_size=2)
+    seen = runs.train_ranks("parts", *SETTINGS, "parallel.sequence_parallel=true", "+recomputation={}")
     _is_exact(seen)
     assert seen[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=1e-5)
     assert seen[0]["gradient_norms"] == pytest.approx(uninterrupted[0]["gradient_norms"], rel=1e-5)
@@ -191,7 +155,7 @@ def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_
 def test_frozen_tensors_keep_their_bits_at_other_layouts(
     runs: Runs, uninterrupted: list[dict[str, Any]], overrides: tuple[str, ...]
 ) -> None:
-    seen = runs.train("_".join(overrides), FREEZE, *overrides)
+    seen = runs.train_ranks("_".join(overrides), *SETTINGS, *overrides, tensor_parallel_size=1)
     _is_exact(seen)
     assert seen[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=LAYOUT_TOLERANCE)
 
@@ -199,7 +163,7 @@ def test_frozen_tensors_keep_their_bits_at_other_layouts(
 @pytest.mark.long
 def test_frozen_tensors_keep_their_bits_in_mixed_precision(runs: Runs) -> None:
     """Released matrices change at once; bfloat16 does not hold such small changes of a norm's weights, which are 1."""
-    seen = runs.train("mixed", FREEZE, "precision=bf16")[0]
+    seen = runs.train("mixed", *SETTINGS, "precision=bf16", tensor_parallel_size=1)
     changed = seen["first_changed"]
     assert not any(".layers.0." in name for name in changed)
     assert {step for name, step in changed.items() if name.startswith("decoder.")} == {UNTIL}
@@ -218,7 +182,7 @@ def test_resumed_before_at_and_after_the_release(
     for checkpoint in (runs.directory / name / "checkpoints").glob("step_*"):
         if int(checkpoint.name.removeprefix("step_")) > step:
             shutil.rmtree(checkpoint)
-    seen = runs.train(name, FREEZE, "run.checkpoint_every_steps=2", tensor_parallel_size=tensor_parallel_size)
+    seen = runs.train_ranks(name, *SETTINGS, "run.checkpoint_every_steps=2", tensor_parallel_size=tensor_parallel_size)
     expected = uninterrupted[0]["losses"][step:]
     assert seen[0]["losses"] == (expected if tensor_parallel_size == 2 else pytest.approx(expected, abs=LAYOUT_TOLERANCE))
     still_frozen = {name for name in seen[0]["parameters"] if name.startswith("decoder.") and ".layers.0." not in name}
@@ -230,7 +194,8 @@ def test_gradient_norm_and_clipping_are_those_of_the_trained_parameters(
     runs: Runs, uninterrupted: list[dict[str, Any]], data_parallel: list[dict[str, Any]]
 ) -> None:
     """The reference is a run in which nothing is frozen: in step 0 it has the same weights, and so the same gradients."""
-    free = runs.train("free", "parallel.distributed_optimizer=false", "schedule.max_steps=2", "schedule.clip_gradient_norm=1000.0")
+    changes = ("parallel.distributed_optimizer=false", "schedule.max_steps=2", "schedule.clip_gradient_norm=1000.0", "freeze=[]")
+    free = runs.train_ranks("free", *SETTINGS, *changes, tensor_parallel_size=1)
     gradients = free[0]["gradients"]
     trained = gradients[TOKEN_TABLE]
     assert free[0]["gradient_norms"][0] == pytest.approx(math.hypot(*gradients.values()), rel=1e-5)

@@ -50,28 +50,10 @@ class Checkpoints:
             call_command("conversion.hf_to_nemo", "--input", self.hf(family, tied=tied), "--output", made)
         return made
 
-    def factors(self) -> Path:
-        """Of the tied OPT's table."""
-        made = self.base / "factors"
-        if not made.exists():
-            options = ["--source", self.hf("opt", tied=True), "--tokenizer", self.tokenizer, "--method", "mean", "--factorised-size", 6]
-            call_command("conversion.transfer", *options, "--output", made)
-        return made / "factors.safetensors"
-
 
 @pytest.fixture(scope="session")
 def checkpoints(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     return Checkpoints(inputs.tokenizer, tmp_path_factory.mktemp("families"))
-
-
-@pytest.fixture(scope="session")
-def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("pairs")
-    lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
-    (base / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    options = ("--input", base / "pairs.jsonl", "--tokenizer", inputs.tokenizer, "--output", base / "data")
-    call_command("data_prep.question_answers", *options)
-    return base / "data"
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +72,7 @@ def test_it_trains_and_is_exported(
     one_pass_data: Path,
     data_with_bos: Path,
     pairs: Path,
+    factorised: Path,
     checkpoints: Checkpoints,
     encoder: Inputs,
     trained: dict[str, Path],
@@ -106,7 +89,7 @@ def test_it_trains_and_is_exported(
     if recipe.data.shares:
         overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
     if recipe.model.factorised_size is not None:
-        overrides.append(f"model.factors={checkpoints.factors()}")
+        overrides.append(f"model.factors={factorised}/hf/factors.safetensors")
     data = pairs if name == "gams/inz" else one_pass_data if recipe.schedule.epochs == 1 else small_data
     if recipe.data.bos:
         data, inputs = data_with_bos, replace(inputs, held_out=data_with_bos)
@@ -128,12 +111,12 @@ def test_it_trains_and_is_exported(
 @pytest.mark.long
 @pytest.mark.parametrize("what", ["adapters and two heads", "factors"])
 def test_what_a_run_adds_goes_on_at_another_layout(
-    what: str, inputs: Inputs, small_data: Path, checkpoints: Checkpoints, tmp_path: Path
+    what: str, inputs: Inputs, small_data: Path, factorised: Path, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     """Saved at tensor parallel 2, resumed at 1: the losses of a run without a break, to float32's last digits."""
     if what == "factors":
         name = "ofa/latent_100"
-        overrides = [f"model.checkpoint={checkpoints.nemo('opt', tied=True)}", f"model.factors={checkpoints.factors()}"]
+        overrides = [f"model.checkpoint={checkpoints.nemo('opt', tied=True)}", f"model.factors={factorised}/hf/factors.safetensors"]
     else:
         name = "low_resource/llama2"
         overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]

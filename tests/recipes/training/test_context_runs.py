@@ -20,11 +20,6 @@ LAYOUT_TOLERANCE = 1e-5  # layouts sum in another order, so float32 losses diffe
 
 
 @pytest.fixture(scope="module")
-def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(inputs, tmp_path_factory.mktemp("context"))
-
-
-@pytest.fixture(scope="module")
 def whole(runs: Runs) -> list[dict[str, Any]]:
     """Records of a run at tensor parallel 2, whose ranks see whole samples."""
     runs.train("whole", *SETTINGS)

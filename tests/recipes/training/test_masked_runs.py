@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -31,12 +30,11 @@ from recipes.rules.schema import MaskingRecipe
 from tests.conftest import TEXT, Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.eval.reporting.test_across_languages import make
-from tests.gloo import run_on_gloo
 from tests.processes import call_command
-from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
+from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE, make_factors
 from tests.recipes.rules.test_languages import data_set_of
 from tests.recipes.tiny_runs import export, train_tiny
-from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
+from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, Runs
 
 MASKED = ("+objective=masked", "run.validate_every_steps=1")
 TOLERANCE = 1e-4  # of the losses of a loop in another library
@@ -46,18 +44,10 @@ LAYOUT_TOLERANCE = 1e-5  # layouts sum in another order
 class MaskedRuns(Runs):
     """Runs that write down the samples that they saw."""
 
-    def train(self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Any = None, **_: Any) -> dict[str, Any]:
-        return run_on_gloo(
-            "tests.recipes.masked_ranks:train",
-            world_size=2,
-            directory=self.directory / f"{name}.logs",
-            timeout_seconds=TIMEOUT_SECONDS,
-            initialize=False,
-            tensor_parallel_size=tensor_parallel_size,
-            output=str(self.directory / name),
-            overrides=self.settings(*MASKED, *overrides),
-            at_step=at_step,
-        )[0]
+    ranks = "tests.recipes.masked_ranks:train"
+
+    def train(self, name: str, *overrides: str, **options: Any) -> dict[str, Any]:
+        return super().train(name, *MASKED, *overrides, **options)
 
     def two_languages(self) -> tuple[str, ...]:
         """Of which the second has far less text."""
@@ -285,20 +275,7 @@ def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, An
 def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     """By the paper's recipe: exported before the first change they make the transfer's table, and later one of their rank."""
     hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"
-    options = (
-        "--source",
-        encoder.hf,
-        "--tokenizer",
-        encoder.tokenizer,
-        "--method",
-        "mean",
-        "--output-layer",
-        "tied",
-        "--factorised-size",
-        6,
-    )
-    call_command("conversion.transfer", *options, "--output", hf)
-    call_command("conversion.hf_to_nemo", "--input", hf, "--output", nemo)
+    make_factors(encoder, tmp_path)
     overrides = ["schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1"]
     overrides += [f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}"]
     losses = [record["loss"] for record in train_tiny("ofa/mono", run, encoder, encoder.data, *overrides) if "loss" in record]
@@ -404,5 +381,8 @@ def test_a_tokenizer_without_a_mask_token(encoder: Inputs, tmp_path: Path) -> No
     call_command("conversion.hf_to_nemo", "--input", tmp_path / "hf", "--output", tmp_path / "nemo")
     call_command("data_prep.to_megatron", "--input", TEXT, "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "data")
     found = refusal(replace(encoder, checkpoint=tmp_path / "nemo", data=tmp_path / "data"), "+objective=masked")
-    assert re.fullmatch(r"the tokenizer in \S+/nemo/context/hf has no mask token, which .* make checkpoint and data with it", found)
+    assert found == (
+        f"the tokenizer in {tmp_path}/nemo/context/hf has no mask token, which masked language modelling needs; set its mask_token (<mask>),"
+        " or train one with data_prep.train_tokenizer --mask-token, and make checkpoint and data with it"
+    )
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "roberta"

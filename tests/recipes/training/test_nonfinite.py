@@ -13,14 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes.numbers.blend import num_windows
-from tests.conftest import Inputs
 from tests.processes import call_command
 from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, Runs
-
-
-@pytest.fixture(scope="module")
-def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(inputs, tmp_path_factory.mktemp("nonfinite"))
 
 
 @pytest.mark.some(1)

@@ -12,7 +12,6 @@ from common.artifacts import read_manifest
 from conversion.checkpoints.factors import COORDINATES, PRIMITIVES
 from recipes.numbers.arithmetic import embedding_learning_rate, learning_rate
 from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
-from tests.conftest import Inputs
 from tests.nemo_patches.test_stand_ins import NEWEST
 from tests.processes import call_command
 from tests.recipes.watched_runs import SEQUENCE_LENGTH, Runs
@@ -50,11 +49,6 @@ SCHEDULE = ScheduleRecipe(
     embedding_min_learning_rate=1e-3,
     ramp_up=RampUpRecipe(4, 4, 28),
 )
-
-
-@pytest.fixture(scope="module")
-def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(inputs, tmp_path_factory.mktemp("schedules"))
 
 
 @pytest.fixture(scope="module")
@@ -110,27 +104,6 @@ def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole
     assert again["losses"] == whole["losses"][5:], "the same layout goes on bit for bit"
     for name in ("tensor", "pipeline", "again"):
         assert _rates(runs, name) == pytest.approx(_rates(runs, "whole"), rel=1e-12)
-
-
-@pytest.fixture(scope="module")
-def factorised(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the factors of a table and the checkpoint that they make."""
-    base = tmp_path_factory.mktemp("factorised")
-    transfer = (
-        "--source",
-        inputs.hf,
-        "--tokenizer",
-        inputs.tokenizer,
-        "--method",
-        "mean",
-        "--output-layer",
-        "tied",
-        "--factorised-size",
-        6,
-    )
-    call_command("conversion.transfer", *transfer, "--output", base / "hf")
-    call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
-    return base
 
 
 TABLES = {

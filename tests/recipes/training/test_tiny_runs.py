@@ -116,15 +116,9 @@ def test_two_stages_are_the_same_at_other_layouts(
 
 
 @pytest.mark.slow
-def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
+def test_factorised_embeddings(inputs: Inputs, factorised: Path, small_data: Path, tmp_path: Path) -> None:
     """The factors of a transfer are what is trained: exported before the first change they make its table, and later one of their rank."""
-    hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"
-    transfer = ("--source", inputs.hf, "--tokenizer", inputs.tokenizer, "--method", "mean", "--output-layer", "tied")
-    for command in (
-        ("conversion.transfer", *transfer, "--factorised-size", "6", "--output", hf),
-        ("conversion.hf_to_nemo", "--input", hf, "--output", nemo),
-    ):
-        call_command(*command)
+    hf, nemo, run = factorised / "hf", factorised / "nemo", tmp_path / "run"
     overrides = ("schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1")
     train_tiny(
         "ofa/latent_400", run, inputs, small_data, *overrides, f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}"
@@ -141,17 +135,12 @@ def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_adapters_tuned_on_answers(inputs: Inputs, tmp_path: Path) -> None:
+def test_adapters_tuned_on_answers(inputs: Inputs, pairs: Path, tmp_path: Path) -> None:
     """All that is trained are the adapters; what they learn shows in the loss of the answers."""
-    pairs = tmp_path / "pairs.jsonl"
-    lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
-    pairs.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    options = ("--input", pairs, "--tokenizer", inputs.tokenizer, "--output", tmp_path / "data")
-    call_command("data_prep.question_answers", *options)
-    records = train_tiny("gams/inz", tmp_path / "run", inputs, tmp_path / "data", "schedule.learning_rate=3e-2", "schedule.warmup_steps=1")
+    records = train_tiny("gams/inz", tmp_path / "run", inputs, pairs, "schedule.learning_rate=3e-2", "schedule.warmup_steps=1")
     losses = _losses(records)
     assert len(losses) == 3 * 24 // 8
-    tokens = json.loads((tmp_path / "data/scion.json").read_text())["facts"]["num_tokens"]
+    tokens = json.loads((pairs / "scion.json").read_text())["facts"]["num_tokens"]
     assert [record["tokens"] for record in records if "loss" in record][2::3] == [tokens, 2 * tokens, 3 * tokens], "of text, a pass each"
     assert losses[-1] < losses[0] - 0.1  # a random body of two layers, of which the adapters alone move
     trained, source = export(tmp_path / "run/checkpoints/step_0000009", tmp_path / "hf"), load_file(inputs.hf / "model.safetensors")
