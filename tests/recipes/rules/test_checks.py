@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
 from recipes.rules.compose import compose_recipe, recipe_names
 from recipes.rules.inputs import RunInputs, read_inputs
-from recipes.rules.schema import Recipe, recipe_from_mapping
+from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import is_disk_full, newest_checkpoint, record_recipe
 from tests.recipes.small_inputs import problem, small_inputs
 from tests.refusals import refused
@@ -48,19 +47,6 @@ def test_text_shorter_than_a_sample_is_refused() -> None:
     ("overrides", "sentence"),
     [
         (
-            ["schedule.min_learning_rate=1"],
-            "schedule.min_learning_rate (1) is above learning_rate (0.001); are they swapped?",
-        ),
-        (
-            ["schedule.learning_rate=0", "schedule.min_learning_rate=0"],
-            "schedule.learning_rate is 0; expected a number above 0",
-        ),
-        (
-            ["schedule.warmup_steps=90", "schedule.constant_steps=20"],
-            "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run;"
-            " at most warmup_steps=80 or constant_steps=10 fits the other",
-        ),
-        (
             ["parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=3", "parallel.devices_per_node=3"],
             "parallel.pipeline_parallel_size (3) does not divide the 4 layers; possible are 1, 2, 4",
         ),
@@ -69,8 +55,6 @@ def test_text_shorter_than_a_sample_is_refused() -> None:
             "1 nodes x 3 devices = 3 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2);"
             " the nearest are 2 and 4",
         ),
-        (["run.validate_every_steps=10"], "run.validate_every_steps is given without data.validation"),
-        (["precision=fp8"], "precision is 'fp8'; expected one of bf16, 32"),
     ],
 )
 def test_refused_with_what_is_legal(overrides: list[str], sentence: str) -> None:
@@ -99,15 +83,11 @@ def test_all_problems_come_together() -> None:
         "= 6 processes are not a multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest are 4 and 8",
         "longer than the model's context length",
         "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run; at most warmup_steps=80 or constant_steps=10 fits the other",
-        "are they swapped?",
-        "without data.validation",
+        "schedule.min_learning_rate (1) is above learning_rate (0.001); are they swapped?",
+        "run.validate_every_steps is given without data.validation",
         "precision is 'fp8'; expected one of bf16, 32",
     ):
         assert part in message
-
-
-def test_numbers_below_one_are_refused() -> None:
-    assert _problem("schedule.micro_batch_size=0") == "schedule.micro_batch_size is 0; expected at least 1"
 
 
 def test_too_few_checkpoints_are_refused() -> None:
@@ -203,11 +183,6 @@ def test_a_run_keeps_its_recipe_but_may_change_its_layout(tmp_path: Path) -> Non
         record_recipe(tmp_path, replace(recipe, seed=7))
 
 
-def test_recorded_recipe_reads_back_equal(tmp_path: Path) -> None:
-    record_recipe(tmp_path, _recipe())
-    assert recipe_from_mapping(json.loads((tmp_path / "recipe.json").read_text())) == _recipe()
-
-
 def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) is None
     for step in (5, 10):
@@ -264,13 +239,6 @@ def test_validation_sets_have_languages_and_one_alone_is_called_all() -> None:
     assert compose_recipe("demo_adapt", [*OVERRIDES, "data.validation=held"]).data.validation == {"all": "held"}
     named = compose_recipe("demo_adapt", [*OVERRIDES, "data.validation={sl:held/sl,en:held/en}", "data.validation.it=held/it"])
     assert named.data.validation == {"sl": "held/sl", "en": "held/en", "it": "held/it"}
-
-
-def test_signals_and_budgets_are_checked() -> None:
-    assert _problem("run.stop_signals=[SIGTERM,SIGKILL,USR1]") == (
-        "run.stop_signals names SIGKILL, USR1; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
-    )
-    assert _problem("run.skip_nonfinite_steps=-1") == "run.skip_nonfinite_steps is -1; expected 0 or more"
 
 
 @pytest.mark.some(6)

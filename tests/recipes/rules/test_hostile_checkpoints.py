@@ -43,15 +43,5 @@ def _hostile(inputs: Inputs, folder: Path, proof: Path, place: str) -> Path:
 
 
 def _arguments(inputs: Inputs, run_dir: Path, checkpoint: Path) -> list[str]:
-    settings = {
-        "model.checkpoint": checkpoint,
-        "data.train": f"[{inputs.data}]",
-        "data.validation": inputs.held_out,
-        "data.sequence_length": 48,
-        "schedule.global_batch_size": 8,
-        "schedule.micro_batch_size": 4,
-        "schedule.max_steps": 4,
-        "schedule.warmup_steps": 1,
-        "run.checkpoint_every_steps": 2,
-    }
-    return ["--recipe", "demo_adapt", "--output", str(run_dir), *(f"{key}={value}" for key, value in settings.items())]
+    settings = (f"model.checkpoint={checkpoint}", f"data.train=[{inputs.data}]", "data.sequence_length=48")
+    return ["--recipe", "demo_adapt", "--output", str(run_dir), *settings]

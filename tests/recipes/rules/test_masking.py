@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,13 +86,3 @@ def test_what_is_read_of_a_tokenizer(kind, tmp_path: Path) -> None:  # type: ign
     text = "Mlinarjeva hči je naštela sedemnajst vreč."
     ids = tokenizer(f" {text}", add_special_tokens=False).input_ids
     assert found.begins_word[ids].sum() == len(text.split())
-
-
-def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:
-    byte_level(demo_text("en")[:5000], num_tokens=280).save_pretrained(str(tmp_path))
-    sentence = (
-        f"the tokenizer in {tmp_path} has no mask token, which masked language modelling needs; set its mask_token (<mask>), or train"
-        " one with data_prep.train_tokenizer --mask-token, and make checkpoint and data with it"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        read_mask_vocabulary(tmp_path)
