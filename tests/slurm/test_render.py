@@ -84,10 +84,10 @@ def _within_limit(job: Job, cluster: Cluster) -> Job:
 
 CASES = {
     **{f"{name}-train": (_within_limit(TRAIN, _cluster(name)), _cluster(name)) for name in cluster_names()},
-    **{f"{name}-cpu": (COUNT, _cluster(name)) for name in cluster_names()},
-    **{f"{name}-watch": (WATCH, _cluster(name)) for name in ("vega", "leonardo")},
+    # With other partitions on the other clusters, and nothing else that their trainings do not show.
+    **{f"{name}-cpu": (COUNT, _cluster(name)) for name in ("local", "lumi", "vega")},
+    "vega-watch": (WATCH, _cluster("vega")),
     "lumi-whole": (replace(TRAIN, tasks_per_node=8, command=("python", "pretrain_gpt.py")), _cluster("lumi")),
-    "local-watch": (replace(WATCH, kind="cpu", gpus_per_task=0), _cluster("local")),
     **{f"runtime-{kind}": (TRAIN, replace(_cluster("vega"), runtime=runtime)) for kind, runtime in RUNTIMES.items()},
 }
 

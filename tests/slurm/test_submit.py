@@ -18,7 +18,7 @@ from slurm.jobs.submission_plan import rehearsal_lines, rehearsed, require_fit
 from slurm.sites.cluster import load_cluster
 from slurm.sites.site import Association, NodeGroup, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT
 from tests.refusals import refused
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
 
@@ -151,16 +151,6 @@ def test_nothing_waits_in_the_queue_for_a_runtime_that_is_not_there(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
-    done = _submit(slurm, inputs, tmp_path / "run", "--submit", "parallel.num_nodes=3")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "note: parallel.num_nodes is given twice, as parallel.num_nodes=4 and as parallel.num_nodes=3; the last one is used\n"
-        "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are not a multiple of"
-        " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2); the nearest are 2 and 4\n"
-    )
-
-
 @pytest.mark.long
 def test_what_was_rehearsed_stays_in_the_directory_of_the_run(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -198,28 +188,6 @@ def test_without_gpus_there_is_nothing_to_rehearse() -> None:
     cluster = load_cluster("local", ("gpu.gpus_per_node=0",))
     with pytest.raises(ValueError, match="local has no GPUs, so there is nothing to rehearse; leave --rehearse out"):
         rehearsed("demo_adapt", [], cluster)
-
-
-def _losses(run_dir: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.long  # five processes of the engine
-def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
-    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
-    assert done.returncode == 0, done.stderr
-    job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
-    log = tmp_path / "nodes" / "attempts" / f"job-{job_id}.log"
-    assert slurm.wait(job_id, timeout_seconds=400) == "COMPLETED", log.read_text()
-    assert slurm.job(job_id)["NumNodes"] == "4"
-
-    here = _overrides(inputs, "parallel.num_nodes=1", "parallel.devices_per_node=4")
-    finished = run_command(
-        "recipes.train", "--recipe", "demo_adapt", "--output", tmp_path / "here", *here, log_dir=tmp_path / "logs", timeout_seconds=400
-    )
-    assert finished.code == 0, finished.stderr
-    assert len(_losses(tmp_path / "nodes")) == STEPS
-    assert _losses(tmp_path / "nodes") == _losses(tmp_path / "here")
 
 
 PARTITIONS = parse_partitions(
