@@ -18,6 +18,11 @@ SENTENCES = (
     ("In the morning fog lay over the valley.", "Zjutraj je nad dolino ležala megla."),
     ("Nobody knows when the bridge was built.", "Nihče ne ve, kdaj so zgradili most."),
 )
+# Of each sentence one translation, and two sampled ones.
+TRANSLATED = {
+    "flores_en_sl": [["Stari mlin stoji."], ["Kupila je češnje."], [""], ["Most"]],
+    "mt_en_sl": [["mlin", "reka"], ["trg", ""], ["megla", "dolina"], ["most", "nihče"]],
+}
 
 
 def make_translations(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]], *, step: int | None = None) -> Path:

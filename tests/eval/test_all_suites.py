@@ -2,9 +2,8 @@
 
 import json
 import math
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,35 @@ from eval.harness import main as evaluate
 from eval.protocols.text_overlap import hugging_face_tokenizer
 from eval.report import main as report
 from eval.running.task_runs import TASKS_DIR
-from tests.eval.learned import train, train_tokenizer
 from tests.eval.real_rows import write_real_rows
 from tests.eval.suite_rows import FROM_THE_HUB
-from tests.eval.tiny_models import tiny_llama
+from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
 
 TASKS = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml") if path.parent.name not in FROM_THE_HUB} - {"heldout_text"})
 NUM_ITEMS = 5
 
 
-@pytest.fixture
-def shared() -> Path:
-    named = os.environ.get("SCION_SHARED_DATA")
-    if not named:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with real text")
-    return Path(named)
+def train(model, tokenizer, texts: list[str], *, save_at: dict[int, Callable[[], None]], learning_rate: float, batch_size: int = 8) -> None:
+    """Language modelling on whole texts, calling what is to happen at a step."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    ids = [[1, *tokenizer(text)["input_ids"]] for text in texts]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    model.train()
+    for step in range(max(save_at) + 1):
+        if step in save_at:
+            model.eval()
+            save_at[step]()
+            model.train()
+        batch = [ids[int(i)] for i in torch.randint(len(ids), (batch_size,), generator=generator)]
+        longest = max(map(len, batch))
+        labels = torch.tensor([row + [-100] * (longest - len(row)) for row in batch])
+        loss = model(input_ids=labels.clamp(min=0), attention_mask=(labels >= 0).long(), labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
 
 
 def short_answers(data: Path) -> list[str]:
@@ -58,10 +71,10 @@ LIKELIHOODS = ("sl_multiple_choice", "itabench_it", "itabench_en")
 
 
 @pytest.mark.long  # 64 tasks, 27 of them sampled five times
-def test_all_suites_from_real_rows_to_the_report(shared, tmp_path, monkeypatch):
-    data = write_real_rows(shared, tmp_path / "data")
+def test_all_suites_from_real_rows_to_the_report(shared_data, tmp_path, monkeypatch):
+    data = write_real_rows(shared_data, tmp_path / "data")
     texts = short_answers(data)
-    tokenizer = train_tokenizer(texts, vocab_size=3000)
+    tokenizer = tiny_tokenizer(vocab_size=3000, texts=texts)
     model = tiny_llama(vocab_size=3000, num_positions=8192, hidden_size=32, seed=1)
     source, trained = tmp_path / "models/source", tmp_path / "models/focus-150"
     save(model, tokenizer, source)

@@ -18,12 +18,7 @@ import torch
 from eval.bleurt import find_bleurt, main, open_bleurt
 from eval.running.results import load_result
 from eval.scoring.learned_scores import Triple
-from tests.eval.made_translations import SENTENCES, make_summaries, make_translations
-
-TRANSLATED = {
-    "flores_en_sl": [["Stari mlin stoji."], ["Kupila je češnje."], [""], ["Most"]],
-    "mt_en_sl": [["mlin", "reka"], ["trg", ""], ["megla", "dolina"], ["most", "nihče"]],
-}
+from tests.eval.made_translations import SENTENCES, TRANSLATED, make_summaries, make_translations
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,9 @@ import torch
 from eval.comet import find_comet_files, main, open_scorer
 from eval.running.results import load_result
 from eval.scoring.learned_scores import Triple
-from tests.eval.made_translations import SENTENCES, make_translations
+from tests.eval.made_translations import SENTENCES, TRANSLATED, make_translations
 
 ROOT = Path(__file__).resolve().parents[2]
-TRANSLATED = {
-    "flores_en_sl": [["Stari mlin stoji."], ["Kupila je češnje."], [""], ["Most"]],
-    "mt_en_sl": [["mlin", "reka"], ["trg", ""], ["megla", "dolina"], ["most", "nihče"]],
-}
 
 
 @pytest.fixture(scope="module")

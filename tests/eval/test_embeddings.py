@@ -84,19 +84,9 @@ def test_rows_that_say_nothing(matrix):
 
 def many_words():
     """A byte-level tokenizer with enough tokens of both kinds."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     letters = "bcdfgklmnprstvz"
     words = [a + v + b + v2 for a in letters for v in "aeiou" for b in letters for v2 in "ae"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=900, special_tokens=["<s>", "</s>", "<pad>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator([" ".join(words)], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    return tiny_tokenizer(vocab_size=900, texts=[" ".join(words)])
 
 
 def test_the_command_on_models(tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import shutil
 import signal
@@ -61,14 +60,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(folder, "taxi1500", "eng", [row for split, count in splits for row in made_texts(split, count)])
     write_rows(folder, "taxi1500", "slv", made_texts("test", 18))
     return folder
-
-
-@pytest.fixture(scope="module")
-def shared_data() -> Path:
-    named = os.environ.get("SCION_SHARED_DATA")
-    if not named:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with rows for encoders")
-    return Path(named)
 
 
 def run(encoder: Path, data: Path, output: Path, *words: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 
@@ -32,14 +31,6 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = (*SHAPE, "--model-type", "xlm-roberta", "--tokenizer", base / "tokenizer", "--output", base / "hf")
     call_command("conversion.new_model", *arguments)
     return base / "hf"
-
-
-@pytest.fixture(scope="module")
-def shared_data() -> Path:
-    named = os.environ.get("SCION_SHARED_DATA")
-    if not named:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with parallel text")
-    return Path(named)
 
 
 def sentences(language: str, count: int) -> list[str]:

@@ -1,5 +1,7 @@
 """Tiny tokenizers and models for evaluation: random weights, a vocabulary learned from a few sentences, nothing downloaded."""
 
+from collections.abc import Sequence
+
 SENTENCES = (
     "Zjutraj je nad dolino ležala megla.",
     "Žena, ki je šla čez cesto, je kupila češnje.",
@@ -10,7 +12,7 @@ SENTENCES = (
 SPREAD = 0.3
 
 
-def tiny_tokenizer(*, in_front: str | None = None, vocab_size: int = 320):
+def tiny_tokenizer(*, in_front: str | None = None, vocab_size: int = 320, texts: Sequence[str] = SENTENCES * 3):
     """Byte-level BPE with `<s> </s> <pad> <unk>` as ids 0 to 3, which puts `in_front` before a text when asked for special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -21,7 +23,7 @@ def tiny_tokenizer(*, in_front: str | None = None, vocab_size: int = 320):
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES * 3, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     if in_front is not None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{in_front} $A", special_tokens=[(in_front, specials.index(in_front))]

@@ -68,16 +68,6 @@ def ask(tmp_path_factory, rouge_folder, monkeypatch):
     return run
 
 
-def test_every_task_file_is_in_one_of_the_lists_below():
-    listed = [f"sl_{name}_{kind}" for name in ("boolq", "cb", "copa", "rte", "si_nli", "wsc", "multirc") for kind in ("gen", "mc")]
-    listed += [f"sl_senta_{k}shot" for k in (0, 3, 5, 10)] + ["squad_it"]
-    listed += [f"itabench_{name}_{lang}" for name in ("arc_easy", "boolq", "hellaswag", "mmlu", "piqa", "sciq") for lang in ("it", "en")]
-    listed += [f"flores_{pair}" for pair in ("en_it", "it_en", "en_sl", "sl_en")]
-    listed += [f"mt_en_{lang}" for lang in LANGUAGES[3:]] + [f"mt_{lang}_en" for lang in ["ar", "de", "el", "hi", "ja", "sw", "th"]]
-    listed += [f"sum_{lang}" for lang in LANGUAGES[3:]]
-    assert sorted(listed) == NAMES
-
-
 # The text that gives each label.
 LABELS = {
     "boolq": ("Da.", "Ne."),
@@ -218,14 +208,6 @@ def test_hellaswag_is_without_markup():
     assert _without_brackets(" [header] Take it. [title] Now [step] go. ") == " Take it. Now go."
 
 
-def test_examples_of_smaller_k_are_the_first_of_more(ask):
-    drawn = {k: [sample["doc"]["shot_ids"] for sample in ask(f"sl_senta_{k}shot", Scripted(lambda d, r: ""))[1]] for k in (3, 5, 10)}
-    for three, five, ten in zip(drawn[3], drawn[5], drawn[10]):
-        assert (three, five) == (ten[:3], ten[:5])
-    _, samples = ask("sl_senta_10shot", Scripted(lambda d, r: ""), shots=3)
-    assert [sample["doc"]["shot_ids"] for sample in samples] == drawn[3]
-
-
 @pytest.mark.parametrize("language", ["it", "en"])
 @pytest.mark.parametrize("name", ["arc_easy", "boolq", "hellaswag", "mmlu", "piqa", "sciq"])
 def test_ita_bench(ask, name, language):
@@ -342,32 +324,10 @@ def test_summaries_are_cut_as_by_mt5(monkeypatch, tmp_path):
     hugging_face_tokenizer.cache_clear()
 
 
-def test_prompts_are_the_same_for_any_number_of_ranks_and_any_limit(tmp_path):
-    write_rows(tmp_path)
-
-    def prompts(**how):
-        task = find_tasks(["sl_boolq_gen"], metadata={"data": str(tmp_path)})["sl_boolq_gen"].task
-        task.build_all_requests(**{"rank": 0, "world_size": 1, **how})
-        return {instance.doc_id: instance.args[0] for instance in task.instances}
-
-    whole = prompts()
-    assert len(whole) == NUM_EVALUATED
-    assert {**prompts(rank=0, world_size=2), **prompts(rank=1, world_size=2)} == whole
-    assert prompts(limit=2) == {number: whole[number] for number in range(2)}
-
-
 REAL = {  # task -> evaluated items among the real rows
     "sl_boolq_gen": 17, "sl_cb_gen": 50, "sl_copa_gen": 90, "sl_rte_gen": 27, "sl_wsc_gen": 90, "sl_si_nli_gen": 507,
     "sl_multirc_gen": 33,
 }  # fmt: skip
-
-
-@pytest.fixture
-def real_data() -> Path:
-    shared = os.environ.get("SCION_SHARED_DATA")
-    if not shared:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with the evaluation rows")
-    return Path(shared) / "eval"
 
 
 KINDS = ("right", "wrong", "invalid", "empty", "endless")
@@ -391,10 +351,10 @@ def answer_of(document, run):
 
 @pytest.mark.some(4)
 @pytest.mark.parametrize("task", REAL)
-def test_real_rows_are_asked_and_scored(ask, real_data, task):
+def test_real_rows_are_asked_and_scored(ask, shared_data, task):
     """As counted by hand; examples never from an evaluated group."""
     lm = Scripted(answer_of)
-    found, samples = ask(task, lm, data=real_data)
+    found, samples = ask(task, lm, data=shared_data / "eval")
     assert len(samples) == REAL[task]
     evaluated = {sample["doc"]["id"] for sample in samples} | {sample["doc"]["group"] for sample in samples}
     assert not evaluated & {identity for sample in samples for identity in sample["doc"]["shot_ids"]}
@@ -408,48 +368,3 @@ def test_real_rows_are_asked_and_scored(ask, real_data, task):
     assert found["acc_valid"] == pytest.approx(right / (len(samples) - invalid))
     if task == "sl_wsc_gen":
         assert all(sample["doc"]["prompt"].count("**") == 4 * 5 + 4 * 5 + 1 for sample in samples), "four marks, and four in the question"
-
-
-@pytest.mark.parametrize("task", REAL)
-def test_likeliest_labels_of_real_rows(ask, real_data, task):
-    def choice(document):
-        return document["label"] if kind_of(document) != "wrong" else (document["label"] + 1) % len(document["choices"])
-
-    found, samples = ask(task.replace("_gen", "_mc"), Scripted(choice=choice), data=real_data, items=40)
-    wrong = sum(kind_of(sample["doc"]) == "wrong" for sample in samples)
-    assert 0 < wrong < len(samples) <= 40
-    assert found["acc"] == pytest.approx(1 - wrong / len(samples))
-
-
-@pytest.mark.long
-def test_real_squad_it(ask, real_data):
-    def answer(document, run):
-        first = document["references"][0]
-        return [first, "boh", "??", "", f"{first} {ENDLESS}"][KINDS.index(kind_of(document))]
-
-    found, samples = ask("squad_it", Scripted(answer), data=real_data, shots=0)
-    assert len(samples) == 789
-    share = {kind: sum(kind_of(sample["doc"]) == kind for sample in samples) / 789 for kind in KINDS}
-    # One right answer is a punctuation mark, which has no words, like `??`; the endless ones share a few of theirs.
-    assert found["exact_match"] == pytest.approx(share["right"], abs=1.1 / 789)
-    assert found["empty"] == pytest.approx(share["empty"])
-    assert 98 * share["right"] < found["rougeL_first"] <= 100 * (share["right"] + 0.15 * share["endless"])
-
-
-def test_real_parallel_sentences_as_flores(ask, real_data, tmp_path):
-    """NTREX in the layout of FLORES: a story's sentences on one side of the split only."""
-    import gzip
-    import json
-
-    with gzip.open(real_data.parent / "parallel/ntrex128.tsv.gz", "rt", encoding="utf-8") as lines:
-        header, *rows = (line.rstrip("\n").split("\t") for line in lines)
-    stories = sorted({row[0] for row in rows})
-    (tmp_path / "mt").mkdir()
-    for name, part in (("dev", stories[:20]), ("devtest", stories[20:25])):
-        sentences = [dict(zip(header, row)) for row in rows if row[0] in part]
-        records = [{"id": f"{r['doc']}:{r['line']}", "group": r["doc"], "en": r["en"], "sl": r["sl"], "it": r["it"]} for r in sentences]
-        (tmp_path / "mt" / f"flores_{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    found, samples = ask("flores_en_sl", Scripted(lambda document, run: document["source"]), data=tmp_path)
-    assert found["chrf_sentence"] == pytest.approx(found["chrf_sentence_copy"])
-    assert 5 < found["chrf_sentence"] < 35, "English shares some letters with Slovene"
-    assert all(len(sample["doc"]["shot_ids"]) == 5 for sample in samples)

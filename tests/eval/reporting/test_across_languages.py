@@ -23,14 +23,11 @@ from eval.reporting.across_languages import (
     group_rows,
     mean_over,
     summary_rows,
-    tables,
-    write_across_languages,
 )
 from eval.reporting.across_languages import family as family_of
 from eval.reporting.runs import read_report
 from eval.running.results import RESULT_FORMAT, write_lines, write_result
 from recipes.runs.run_dir import METRICS_NAME
-from tests.eval.made_results import make_results
 
 HEAD = ("slv_Latn", "deu_Latn", "rus_Cyrl", "hin_Deva", "zho_Hani", "ind_Latn", "swe_Latn")
 TAIL = ("ceb_Latn", "hat_Latn", "sna_Latn", "tpi_Latn", "bak_Cyrl", "quc_Latn")
@@ -215,13 +212,6 @@ def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
     assert len(rows) == 4 * 13 * (2 * 1 + 3 * 3)
     one = next(row for row in rows if (row["task"], row["model"], row["language"]) == ("ner", "ofa-0", "quc"))
     assert (one["name"], one["family"], one["script"], one["group"], one["step"]) == ("K'iche'", "Mayan", "Latn", "tail", "0")
-
-
-def test_reports_without_such_tasks_have_no_such_tables(tmp_path: Path) -> None:
-    read = read_report([make_results(tmp_path / "results", steps=(0, 100, 200))])
-    assert tables(read) == []
-    write_across_languages(tmp_path, read)
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 def test_unlike_protocols_are_refused(tmp_path: Path) -> None:

@@ -2,12 +2,7 @@
 
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +14,7 @@ from eval.running.backends import Settings
 from eval.running.evaluation import result_key
 from eval.running.hf_backend import LocalModel
 from eval.running.journal import Journal
+from eval.running.results import load_result
 from eval.running.task_runs import find_tasks, run_task
 from tests.eval.paper_rows import write_rows
 from tests.eval.protocols.test_paper_tasks import Scripted
@@ -152,10 +148,6 @@ def test_broken_logits_end_generation(local, data):
         run_task(RememberingModel(backend, Journal(None)), find("sl_senta_0shot", data))
 
 
-def result_of(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())
-
-
 def harness(model: Path, output: Path, data: Path, *more: str) -> list[str]:
     tasks = ["--tasks", "sl_copa_gen", "sl_copa_mc", "--data", str(data), "--metadata", '{"shots": 1}']
     return ["--model", str(model), *tasks, "--output", str(output), "--batch-size", "2", *more]
@@ -186,7 +178,7 @@ def test_answers_of_a_killed_model_are_not_taken_for_anothers(save_checkpoint, d
     assert all(path.exists() for path in kept), "the first model's answers wait for it"
     assert main(harness(first, output, data)) == 0
     assert not (output / ".answers").exists()
-    assert result_of(output / "first")["key"] != result_of(output / "second")["key"]
+    assert load_result(output / "first" / "result.json")["key"] != load_result(output / "second" / "result.json")["key"]
 
 
 def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_path):
@@ -201,7 +193,7 @@ def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_pa
         main(harness(model, output, data, "--metadata", "shots=2"))
     with pytest.raises(ValueError, match=r"^--metadata 2 is not a JSON object; expected one such as"):
         main(harness(model, output, data, "--metadata", "2"))
-    task = result_of(output / "model")["tasks"]["sl_copa_gen"]
+    task = load_result(output / "model" / "result.json")["tasks"]["sl_copa_gen"]
     assert list(task["metrics"]) == ["acc", "acc_valid", "invalid", "macro_f1", "macro_f1_valid"], (
         "as in the task's file: tables take the first"
     )
@@ -229,7 +221,7 @@ def test_saved_answers_are_scored_again_without_a_model(save_checkpoint, data, t
     arguments = ["--results", str(results / "model"), "--data", str(data), "--metadata", '{"shots": 1}']
     arguments += ["--tasks", "sl_copa_gen", "sl_copa_mc"]
     assert rescore([*arguments, "--output", str(tmp_path / "same")]) == 0
-    before, after = result_of(results / "model"), result_of(tmp_path / "same/model")
+    before, after = load_result(results / "model/result.json"), load_result(tmp_path / "same/model/result.json")
     assert {key: value for key, value in before.items() if key != "seconds"} == {k: v for k, v in after.items() if k != "seconds"}
     assert (tmp_path / "same/model/samples/sl_copa_gen.jsonl").read_text() == (results / "model/samples/sl_copa_gen.jsonl").read_text()
 
@@ -237,7 +229,7 @@ def test_saved_answers_are_scored_again_without_a_model(save_checkpoint, data, t
 
     monkeypatch.setattr(scoring, "read_label", lambda text, form: 0)  # a corrected form: everything is a 1
     assert rescore([*arguments, "--output", str(tmp_path / "corrected")]) == 0
-    corrected = result_of(tmp_path / "corrected/model")["tasks"]["sl_copa_gen"]["metrics"]
+    corrected = load_result(tmp_path / "corrected/model" / "result.json")["tasks"]["sl_copa_gen"]["metrics"]
     assert (corrected["acc"]["value"], corrected["invalid"]["value"]) == (0.5, 0.0)
     assert "| sl_copa_gen | acc " in capsys.readouterr().out
     monkeypatch.undo()
@@ -260,25 +252,3 @@ def test_journal_of_samples_with_several_runs(data, local):
     again, _ = run_task(RememberingModel(None, journal_of_samples(json.loads(json.dumps(samples)), "generate_until")), found)
     assert again == summary
     assert len(samples[0]["resps"][0]) == 5
-
-
-@pytest.mark.long  # a process of its own, twice the imports
-def test_a_process_killed_midway_leaves_answers_and_no_result(save_checkpoint, data, tmp_path):
-    model = save_checkpoint("model", tiny_llama(num_positions=512), tiny_tokenizer())
-    output = tmp_path / "results"
-    tasks = ["--tasks", "sl_cb_gen", "sl_rte_gen", "sl_copa_gen", "sl_senta_10shot", "--metadata", '{"shots": 0}', "--data", str(data)]
-    command = [sys.executable, "-m", "eval.harness", "--model", str(model), *tasks, "--output", str(output), "--batch-size", "1"]
-    process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        deadline = time.monotonic() + 120
-        while not any(path.stat().st_size for path in (output / ".answers").rglob("*.jsonl")):
-            assert time.monotonic() < deadline and process.poll() is None, "it ended before it was killed"
-            time.sleep(0.005)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
-    assert not (output / "model").exists()
-    assert main(command[3:]) == 0
-    assert main([*command[3:-4], "--output", str(tmp_path / "whole"), "--batch-size", "1"]) == 0
-    for path in (tmp_path / "whole/model/samples").iterdir():
-        assert path.read_text() == (output / "model/samples" / path.name).read_text()

@@ -13,6 +13,7 @@ from lm_eval.api.model import LM
 from conversion.checkpoints.hf_model import be_quiet_and_offline
 from eval.harness import main
 from eval.report import main as report
+from eval.running.results import read_lines
 from eval.running.task_runs import find_tasks, run_task
 from tests.eval.suite_rows import write_suites
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
@@ -48,14 +49,14 @@ def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path:
     result = json.loads((tmp_path / "results" / "source" / "result.json").read_text())
     assert not result["failures"] and len(result["tasks"]) == 3 + 2 + 6 + 6 + 2 + 2 + 1 + 2 + 1 + 6 + 9
     for name, task in result["tasks"].items():
-        samples = samples_of(tmp_path / "results/source", name)
+        samples = read_lines(tmp_path / f"results/source/samples/{name}.jsonl")
         metric = "exact_match" if name.endswith(("nq_open", "triviaqa")) else "acc"
         score = next(entry for key, entry in task["metrics"].items() if key.startswith(metric))
         assert score["value"] == pytest.approx(sum(sample[metric] for sample in samples) / len(samples)), name
         assert score["low"] <= score["value"] <= score["high"] and score["low"] < score["high"], name
     belebele = result["tasks"]["belebele_slv_Latn"]
     assert (belebele["num_items"], belebele["num_groups"]) == (12, 6), "two questions about a passage are one"
-    assert [sample["target"] for sample in samples_of(tmp_path / "results/source", "belebele_slv_Latn")[:5]] == [0, 1, 2, 3, 0]
+    assert [sample["target"] for sample in read_lines(tmp_path / "results/source/samples/belebele_slv_Latn.jsonl")[:5]] == [0, 1, 2, 3, 0]
     assert report(["--results", str(tmp_path / "results"), "--baseline", "source", "--pairs", "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     for suite in (
@@ -94,10 +95,6 @@ def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path:
     asked_six_times = rows["Evalita-LLM, likeliest answer", "Italian"]
     assert float(asked_six_times["low"]) == pytest.approx(sum(prompt["low"] for prompt in prompts) / 6), "the same items"
     assert rows["Slovenian-LLM-Eval", "Slovene"]["tasks"] == "9"
-
-
-def samples_of(results: Path, task: str) -> list[dict]:
-    return [json.loads(line) for line in (results / "samples" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_tasks_of_our_own_ask_what_their_publishers_describe(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from eval.running.answers import RememberingModel
 from eval.running.chat import chat_of
 from eval.running.hf_backend import LocalModel
 from eval.running.journal import Journal
+from eval.running.results import read_lines
 from eval.running.task_runs import find_tasks, run_task
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
@@ -71,10 +72,6 @@ def colours(tmp_path: Path) -> Path:
     return folder
 
 
-def samples(results: Path, task: str) -> list[dict]:
-    return [json.loads(line) for line in (results / "samples" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.parametrize("multiturn", [True, False])
 def test_prompts_and_scores_are_those_of_lm_eval(chat_model, colours, tmp_path, multiturn) -> None:
     import lm_eval
@@ -84,7 +81,7 @@ def test_prompts_and_scores_are_those_of_lm_eval(chat_model, colours, tmp_path, 
     words = ["--model", str(folder), "--tasks", "colours", "--task-dir", str(colours), "--output", str(output)]
     asked = ["--chat-template", "--system-prompt", SYSTEM, *([] if multiturn else ["--no-fewshot-as-multiturn"])]
     assert main([*words, *asked]) == 0
-    ours = samples(output / "chat", "colours")
+    ours = read_lines(output / "chat/samples/colours.jsonl")
     checkpoint = inspect_checkpoint(folder, name="x")
     stock = lm_eval.simple_evaluate(
         model=LocalModel(pretrained=tiny_llama(num_positions=1024), tokenizer=checkpoint.tokenizer, batch_size=8),
@@ -113,7 +110,7 @@ def test_examples_of_the_papers_are_turns_and_the_start_token_stands_once(chat_m
     plain = find_tasks(tasks, metadata={"data": str(data), "shots": 2, "items": 1})
     tokenizer = inspect_checkpoint(folder, name="x").tokenizer
     for task in tasks:
-        (sample,) = samples(output / "chat", task)
+        (sample,) = read_lines(output / f"chat/samples/{task}.jsonl")
         read = sample["arguments"][0][0]
         system, *messages = re.findall(r"<\|(\w+)\|>\n(.*?)</s>\n", read, flags=re.DOTALL)
         assert system == ("system", SYSTEM) and [role for role, _ in messages] == ["user", "assistant"] * 2 + ["user"], task
@@ -175,7 +172,10 @@ def test_results_of_different_settings_are_not_mixed_or_compared(chat_model, col
     common = ["--tasks", "colours", "--task-dir", str(colours)]
     assert main(["--model", str(one), str(other), *common, "--chat-template", "--output", str(tmp_path / "chat")]) == 0
     assert main(["--model", str(base), *common, "--system-prompt", SYSTEM, "--output", str(tmp_path / "system")]) == 0
-    prompts = {name: samples(tmp_path / name, "colours")[0]["arguments"][0][0] for name in ("chat/one", "chat/other", "system/base")}
+    prompts = {
+        name: read_lines(tmp_path / name / "samples/colours.jsonl")[0]["arguments"][0][0]
+        for name in ("chat/one", "chat/other", "system/base")
+    }
     assert prompts["system/base"].startswith(f"{SYSTEM}\n\nBarve.") and prompts["chat/other"] == prompts["chat/one"] + " "
     with pytest.raises(ValueError, match="has the result of another model, text, task or setting"):
         main(["--model", str(one), *common, "--output", str(tmp_path / "chat")])

@@ -18,7 +18,7 @@ from eval.harness import main
 from eval.report import main as report
 from eval.running.answers import RememberingModel
 from eval.running.journal import Journal
-from eval.running.results import read_lines, write_lines
+from eval.running.results import load_result, read_lines, write_lines
 from eval.running.shortening import shortened
 from eval.running.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.paper_rows import write_rows
@@ -59,10 +59,6 @@ def own_tasks(tmp_path):
     return write
 
 
-def result_of(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
-
-
 def test_a_users_task_that_fails_ends_no_other(model, own_tasks, tmp_path, capsys):
     folder = own_tasks("good")
     bad = folder / "bad.jsonl"
@@ -89,7 +85,7 @@ def test_a_users_task_that_fails_ends_no_other(model, own_tasks, tmp_path, capsy
         "task bad_label: row 2 has the label 7; expected the number of one of its 2 choices, from 0;",
     ):
         assert told in said, told
-    result = result_of(output / "model")
+    result = load_result(output / "model" / "result.json")
     assert list(result["tasks"]) == ["good"] and set(result["failures"]) == {"raises"}
     told = capsys.readouterr().err
     assert "task no_file is skipped: FileNotFoundError" in told
@@ -170,7 +166,7 @@ def test_two_commands_do_not_work_in_one_folder(model, tmp_path, capsys):
         [sys.executable, "-m", "eval.harness", *arguments[:2], "--tasks", "completion_en", "--output", str(output)], cwd=ROOT
     )
     assert sorted([one.wait(180), two.wait(180)])[0] == 0
-    assert list(result_of(output / "model")["tasks"]) == ["completion_sl", "completion_en"]
+    assert list(load_result(output / "model" / "result.json")["tasks"]) == ["completion_sl", "completion_en"]
     assert read_manifest(output / "model").arguments["tasks"] == ["completion_sl", "completion_en"]
 
 
@@ -281,7 +277,7 @@ def test_all_positions_of_a_model_are_used_in_tasks(save_checkpoint, tmp_path):
     model = save_checkpoint("long", tiny_llama(num_positions=4096, hidden_size=16), tiny_tokenizer())
     asked = ["--tasks", "sl_boolq_mc", "--data", str(data), "--metadata", '{"shots": 0, "items": 2}', "--text", f"sl={text}"]
     assert main(["--model", str(model), *asked, "--output", str(tmp_path / "results")]) == 0
-    result = result_of(tmp_path / "results/long")
+    result = load_result(tmp_path / "results/long" / "result.json")
     assert (result["settings"]["task_positions"], result["settings"]["window_tokens"]) == (4096, 2048)
     assert result["tasks"]["sl_boolq_mc"]["prompt_cut"] == 0.0
     found = find_tasks(["sl_boolq_mc"], metadata={"data": str(data), "shots": 0, "items": 2})["sl_boolq_mc"]

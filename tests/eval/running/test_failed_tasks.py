@@ -1,6 +1,5 @@
 """One task that fails throws away no other: what is done is kept, the failed are named, and the next command does only the rest."""
 
-import json
 import re
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from eval.harness import main
 from eval.report import main as report
+from eval.running.results import load_result, read_lines
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
 
@@ -36,14 +36,6 @@ def fails_with(sentence: str, arguments: list) -> None:
         main([str(argument) for argument in arguments])
 
 
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
-
-
-def samples_of(folder, task):
-    return [json.loads(line) for line in (folder / "samples" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data, tmp_path, capsys):
     output, cb = tmp_path / "results", data / "sl/superglue_human/CB.jsonl"
     kept = cb.read_bytes()
@@ -65,7 +57,7 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     assert left_out.startswith(f"task sl_cb_mc is skipped: the file sl/superglue_human/CB.jsonl.gz (or .jsonl) is not in {data}"[:60])
     assert re.search(r"^model, sl_copa_mc: task 4 of 4, 12 requests\nmodel, 4 tasks: [\d.]+ s$", printed.err, re.MULTILINE)
     assert " sl_boolq_mc " in printed.out and "sl_rte_mc" not in printed.out
-    first = result_of(output / "model")
+    first = load_result(output / "model" / "result.json")
     assert list(first["tasks"]) == ["sl_boolq_mc", "sl_copa_mc"]
     assert [f"task {task}: {reason}" for task, reason in first["failures"].items()] == [broken, room]
     assert {path.name for path in (output / "model/samples").iterdir()} == {"sl_boolq_mc.jsonl", "sl_copa_mc.jsonl"}
@@ -80,7 +72,7 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     written = (output / "model/samples/sl_boolq_mc.jsonl").stat().st_mtime_ns
     fails_with(f"2 tasks could not be evaluated: model, {broken}; {room}{rest}", command(tasks))
     assert (output / "model/samples/sl_boolq_mc.jsonl").stat().st_mtime_ns == written
-    second = result_of(output / "model")
+    second = load_result(output / "model" / "result.json")
     assert list(second["tasks"]) == ["sl_boolq_mc", "sl_copa_mc", "sl_cb_mc"]
     assert {name: second["tasks"][name] for name in first["tasks"]} == first["tasks"]
     assert second["key"] != first["key"]
@@ -92,12 +84,12 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     assert main(command(good)) == 0
     assert "model: evaluated before" in capsys.readouterr().err
     assert main(command(good, tmp_path / "whole")) == 0
-    whole = result_of(tmp_path / "whole/model")
+    whole = load_result(tmp_path / "whole/model" / "result.json")
     assert (whole["key"], whole["tasks"]) == (second["key"], second["tasks"])
     for task in good:
         items = [(folder / "model/items" / f"{task}.jsonl").read_bytes() for folder in (output, tmp_path / "whole")]
         assert items[0] == items[1]
-        found, expected = (samples_of(folder / "model", task) for folder in (output, tmp_path / "whole"))
+        found, expected = (read_lines(folder / f"model/samples/{task}.jsonl") for folder in (output, tmp_path / "whole"))
         # Asked beside other tasks, in other batches: products round otherwise.
         for sample, other in zip(found, expected, strict=True):
             values = [[answer for ((answer, _),) in one.pop("resps")] for one in (sample, other)]
@@ -116,7 +108,7 @@ def test_a_folder_gathers_what_is_asked_of_its_model(model, data, tmp_path):
     assert main(["--tasks", "sl_copa_mc", *end]) == 0
     assert main(["--text", f"sl={text}", *end]) == 0
     assert main(["--tasks", "sl_boolq_mc", "--text", f"sl={text}", *end]) == 0
-    result = result_of(output / "model")
+    result = load_result(output / "model" / "result.json")
     assert (list(result["texts"]), list(result["tasks"])) == (["sl"], ["sl_copa_mc", "sl_boolq_mc"])
     assert result["settings"]["start_token_used"]["token"] == "</s>"
     manifest = read_manifest(output / "model")

@@ -51,12 +51,6 @@ def heldout(path):
     return find_tasks(["heldout_text"], metadata={"text": str(path)})["heldout_text"]
 
 
-def test_task_files_of_our_own_build_requests(tmp_path):
-    names = ["completion_en", "completion_sl", "heldout_text"]  # those of the papers are in test_paper_tasks.py
-    found = find_tasks(names, metadata={"text": str(text_file(tmp_path, ["megla"]))})
-    assert [len(task.task.instances) for task in found.values()] == [160, 160, 1]
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_prompt_is_the_sentence_and_the_answers_its_endings(language):
     tasks = find_tasks([f"completion_{language}"])
