@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import struct
 from collections import Counter
 from pathlib import Path
@@ -22,7 +21,6 @@ from data_prep.tokenizers.files import load_tokenizer
 from recipes.rules.compose import compose_recipe
 from tests.data_prep.packed import rows
 
-SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 LETTERS = {"sl": "aeioučšžtnrsl", "it": "aeiouàèòtnrsl", "en": "aeiouwythnrsl", "hr": "aeioućđžtnrsl", "sr": "аеиоучшжтнрсл"}
 
 
@@ -42,7 +40,7 @@ def documents_of(directory: Path, dtype: str) -> list[np.ndarray]:
     return np.split(tokens, np.cumsum(lengths)[:-1])
 
 
-def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, int], new_ids: bool = False) -> dict[str, Any]:
+def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, int]) -> dict[str, Any]:
     """All commands as a user types them; checks that documents add up from each to the next, and returns the manifests' facts."""
 
     def facts(name: str) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
     def output(name: str) -> list[str]:
         return ["--workers", "2", "--output", str(work / name)]
 
-    assert collect.main(["--corpora", str(table), *(["--new-ids"] if new_ids else []), *output("collected")]) == 0
+    assert collect.main(["--corpora", str(table), *output("collected")]) == 0
     collected = keys(work / "collected/text")
     for name, counts in facts("collected")["counts"].items():
         assert counts["num_read"] == num_raw[name] == counts["num_kept"] + counts["num_empty"]
@@ -192,22 +190,3 @@ def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureF
     assert read_manifest(Path(taken.validation["all"])).facts["num_documents"] == 1  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"^the directory .*data exists and is not empty; remove it or choose another --megatron$"):
         mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(tmp_path / "again")])
-
-
-@pytest.mark.long
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
-def test_real_text_of_five_languages(tmp_path: Path) -> None:
-    """All real text at hand: novels, statutes, help pages, news; every document from raw to `.idx`.  Some of its ids are used twice."""
-    text = Path(str(SHARED_DATA)) / "text"
-    table, num_raw = [], {}
-    for language in ("sl", "it", "en", "hr", "sr"):
-        for path in sorted((text / language).glob("*.jsonl.gz")):
-            name = f"{language}_{path.name.partition('.')[0]}"
-            table.append({"name": name, "language": language, "files": [str(path)]})
-            num_raw[name] = len(gzip.decompress(path.read_bytes()).splitlines())
-    (tmp_path / "t.yaml").write_text(yaml.safe_dump(table))
-    facts = run_chain(tmp_path / "t.yaml", tmp_path, vocab_size=80_000, num_raw=num_raw, new_ids=True)
-    by_language = dict.fromkeys(("sl", "it", "en", "hr", "sr"), 0)
-    for count in facts["mixture"]["corpora"]:
-        by_language[count["language"]] += count["train"]["tokens"][0]
-    assert min(by_language.values()) > 100_000

@@ -57,16 +57,6 @@ def test_compressed_files_read_the_same(write: Write, suffix: str, compress: Cal
     assert list(Documents([write(f"b.txt{suffix}", compress(b"a\n") + compress(b"b\n"))])) == ["a", "b"]
 
 
-@pytest.mark.parametrize("suffix, compress, what", [(".xz", lzma.compress, "xz"), (".zst", zstd, "zstd")])
-def test_truncated_files_are_named(write: Write, suffix: str, compress: Callable[[bytes], bytes], what: str) -> None:
-    path = write(f"a.txt{suffix}", compress(os.urandom(200_000).hex().encode() + b"\nb\n")[:-9])
-    with pytest.raises(ValueError, match=rf"^{path} is not a complete {what} file.*; copy or compress it again$"):
-        list(Documents([path]))
-    path = write(f"b.txt{suffix}", b"a\nb\n" * 9)
-    with pytest.raises(ValueError, match=rf"^{path} is not a complete {what} file: .*; copy or compress it again$"):
-        list(Documents([path]))
-
-
 def test_parquet(tmp_path: Path) -> None:
     path = write_parquet(
         tmp_path / "a.parquet", id=[1, 2, 3], body=TEXTS, when=[None, pyarrow.scalar(0, pyarrow.timestamp("s")).as_py(), None]

@@ -5,18 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.artifacts import check_files, read_manifest
-from data_prep.collect import main as collect_main
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
 from data_prep.mixing.report import next_steps
 from data_prep.mixture import MixtureRules, main, mixture
@@ -24,8 +19,7 @@ from data_prep.reading.corpora import Corpus
 from data_prep.reading.document_ids import id_hash
 from data_prep.tokenizers.files import load_tokenizer
 from tests.data_prep.packed import outputs, refusal, rows
-from tests.data_prep.plain_mixture import held_out_groups, take
-from tests.every_step import kill_before, run_to_the_end
+from tests.data_prep.plain_mixture import take
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
 
@@ -270,17 +264,6 @@ def test_shares_by_hand() -> None:
     assert chosen_corpora(corpora, [Selector("corpus", "b")]) == [corpora[0], corpora[2]]
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.floats(0, 1), st.integers(0, 3))
-def test_taking_comes_as_close_as_whole_documents_can(sizes: list[int], share: float, seed: int) -> None:
-    tokens = np.array(sizes, dtype=np.int64)
-    order = ranks(np.arange(len(sizes), dtype=np.uint64), seed)
-    wanted = share * tokens.sum()
-    chosen = take(tokens, order, wanted)
-    sums = [0, *np.cumsum(tokens[np.argsort(order)]).tolist()]
-    assert abs(tokens[chosen].sum() - wanted) == pytest.approx(min(abs(total - wanted) for total in sums))
-    assert set(np.flatnonzero(chosen)) == set(np.argsort(order)[: chosen.sum()]), "the lowest ranks"
-
-
 def _scored(tmp_path: Path, scores: list[Any]) -> Path:
     path = tmp_path / "scored.jsonl"
     made = [{"id": f"d{n}", "text": " ".join(WORDS[: 3 + n % 9]), "doc_scores": [score]} for n, score in enumerate(scores)]
@@ -349,39 +332,6 @@ def test_a_document_without_a_weight_is_named(score: Any, found: str, tokenizer_
     assert not (tmp_path / "out").exists()
 
 
-def test_more_of_a_budget_keeps_what_less_took() -> None:
-    tokens, order = np.full(100, 7), ranks(np.arange(100, dtype=np.uint64), 0)
-    small, large = take(tokens, order, 70), take(tokens, order, 350)
-    assert small.sum() == 10 and large.sum() == 50 and not (small & ~large).any()
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=60),
-    st.floats(0.01, 0.4),
-    st.integers(0, 3),
-)
-def test_held_out_groups(documents: list[tuple[int, int, int]], share: float, seed: int) -> None:
-    """Each language with two groups has some held out, and some left."""
-    groups, languages, tokens = (np.array(column) for column in zip(*documents))
-    held_out = held_out_groups(groups.astype(np.uint64), languages, tokens, share, seed)
-    assert list(held_out) == sorted(set(held_out.tolist())) and set(held_out.tolist()) <= set(groups.tolist())
-    for language in set(languages.tolist()):
-        here = groups[languages == language]
-        if len(set(here.tolist())) >= 2:
-            assert np.isin(here, held_out).any()
-    assert not len(held_out_groups(groups.astype(np.uint64), languages, tokens, 0, seed))
-
-
-def test_held_out_share_of_many_documents() -> None:
-    random = np.random.default_rng(0)
-    groups, tokens = np.arange(100_000, dtype=np.uint64), random.integers(1, 500, 100_000)
-    languages = random.integers(0, 2, 100_000)
-    held_out = np.isin(groups, held_out_groups(groups, languages, tokens, 0.0005, 0))
-    for language in (0, 1):
-        here = languages == language
-        assert tokens[here & held_out].sum() / tokens[here].sum() == pytest.approx(0.0005, rel=0.05)
-
-
 def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
     """A recipe takes data sets, epochs, languages and validation of a mixture by its folder; what it says itself stays."""
     from recipes.rules.compose import compose_recipe
@@ -399,39 +349,3 @@ def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp
     assert data.validation == {language: f"{out}/megatron/validation/{language}" for language in ("en", "sl")}
     own = compose_recipe("demo_adapt", [*words, "data.validation=mine", "data.weights=[1,1,2]"]).data
     assert own.validation == {"all": "mine"} and own.weights == (1, 1, 2) and own.epochs == ()
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("stage", ["collect", "mixture"])
-def test_killed_midway(stage: str, tokenizer_dir: Path, tmp_path: Path) -> None:
-    """Killed before, at and behind the end of a shard: nothing has the output's name, the same command goes on, and no shard is made twice."""
-    files = []
-    for number in range(4):
-        path = tmp_path / f"{number}.jsonl"
-        lines = [json.dumps({"id": f"{number}-{n}", "text": " ".join(WORDS) * (1 + n % 50)}) for n in range(60)]
-        path.write_text("\n".join(lines) + "\n")
-        files.append(str(path))
-    arguments = ["--input", f"web={files[0]}", *files[1:], "--workers", "1"]
-    arguments += ["--tokenizer", f"new={tokenizer_dir}"] if stage == "mixture" else []
-    main_of, last_file = {"collect": (collect_main, "output/counts/.*json"), "mixture": (main, "scratch/.*npz")}[stage]
-
-    def into(output: Path) -> Callable[[], int]:
-        return lambda: main_of([*arguments, "--output", str(output)])
-
-    def ends(steps: list[str]) -> list[int]:
-        """The steps with which shards are finished."""
-        return [n for n, step in enumerate(steps) if re.match(rf"os\.rename .*/{last_file}\.partial$", step)]
-
-    steps = run_to_the_end(into(tmp_path / "undisturbed"), tmp_path)
-    expected = outputs(tmp_path / "undisturbed")
-    assert len(ends(steps)) == len(files)
-    for stop, finished in ((ends(steps)[0], 0), (ends(steps)[0] + 1, 1), (ends(steps)[2], 2), (ends(steps)[3] + 1, 4)):
-        output = tmp_path / f"stopped_{stop}"
-        kill_before(into(output), tmp_path, stop)
-        assert not output.exists()
-        kept = [path for path in (tmp_path / f".{output.name}.unfinished/scratch/web").rglob("*") if not path.name.startswith(".")]
-        assert (kept or not finished) and all(path.read_bytes() for path in kept), "what has its name is whole"
-        assert len(ends(run_to_the_end(into(output), tmp_path))) == len(files) - finished
-        found = outputs(output)
-        assert found.keys() == expected.keys() and all(found[name] == expected[name] for name in expected)
-    assert not list(tmp_path.rglob(".*"))

@@ -398,19 +398,6 @@ def test_real_text(tmp_path: Path, byte_fallback: bool) -> None:
             assert tokenizer.decode(tokenizer.encode(document)) == document
 
 
-@pytest.mark.long
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
-def test_all_real_text(tmp_path: Path) -> None:
-    """80,000 pieces from all Slovene; then every document of five languages has the same ids in both libraries and comes back whole."""
-    text = Path(str(SHARED_DATA)) / "text"
-    manifest = train_tokenizer(Documents(sorted(text.glob("sl/*.gz"))), tmp_path / "out", vocab_size=80_000)
-    assert manifest.facts["lost_bytes"] < 0.01 * manifest.facts["text_bytes"]
-    documents = Documents(sorted(text.glob("*/*.gz")))
-    tokenizer = require_equal_ids(tmp_path / "out", documents)
-    for document in documents:
-        assert tokenizer.decode(tokenizer.encode(document)) == document
-
-
 def _documents(directory: Path, lines: list[str]) -> Documents:
     path = directory / "lines.txt"
     path.write_text("\n".join(lines), encoding="utf-8")

@@ -71,50 +71,11 @@ def words(start: int, count: int) -> str:
 
 @pytest.mark.parametrize("engine", ENGINES)
 class TestByHand:
-    def test_first_stays_and_the_order_decides(self, engine: onion.Engine) -> None:
-        long, part = words(0, 40), words(0, 30)
-        assert removed(engine, [long, part], OnionSettings()) == [False, True]
-        assert removed(engine, [part, long], OnionSettings()) == [False, False]  # 30 of 40 is not above 0.9
-
-    def test_a_share_of_exactly_the_threshold(self, engine: onion.Engine) -> None:
-        texts = [words(0, 9), words(0, 9) + " x"]  # 9 of 10 tokens are covered
-        assert removed(engine, texts, OnionSettings()) == [False, False]
-        assert removed(engine, texts, OnionSettings(boundary="reaches")) == [False, True]
-
-    def test_covered_tokens_are_not_ngrams(self, engine: onion.Engine) -> None:
-        texts = [words(0, 40), words(0, 20) + " x " + words(20, 20)]  # 40 of 41 tokens, 24 of 33 n-grams
-        assert removed(engine, texts, OnionSettings()) == [False, True]
-        assert removed(engine, texts, OnionSettings(score="ngrams")) == [False, False]
-
-    def test_first_paragraph_under_n_tokens_is_never_removed(self, engine: onion.Engine) -> None:
-        assert removed(engine, [words(0, 8), words(0, 8)], OnionSettings()) == [False, False]
-        assert removed(engine, [words(0, 9), words(0, 9)], OnionSettings()) == [False, True]
-
-    def test_ngrams_cross_the_paragraphs_of_a_document_but_not_its_ends(self, engine: onion.Engine) -> None:
-        text = f"{words(0, 6)}\n{words(6, 6)}"
-        # The first paragraph ends no n-gram; those that end in the second began in the first, and cover all of it.
-        assert removed(engine, [text, text], OnionSettings()) == [False, False, False, True]
-        assert removed(engine, [words(0, 5), words(5, 5), words(0, 10)], OnionSettings()) == [False, False, False]
-
     def test_tokens_of_the_paragraph_before_do_not_count(self, engine: onion.Engine) -> None:
         first = words(0, 12)
         second = f"x y {words(0, 8)}\n{words(8, 4)}"  # its 9-grams with words of both paragraphs are known, and end in the second
         decisions = decide(engine, [first, second], OnionSettings())[0]
         assert decisions.covered.tolist() == [0, 0, 4]
-
-    def test_repeats_within_a_document(self, engine: onion.Engine) -> None:
-        text = f"{words(0, 20)}\n{words(0, 20)}"
-        assert removed(engine, [text], OnionSettings(threshold=0.5)) == [False, True]
-        assert removed(engine, [text], OnionSettings(threshold=0.5, within_document=False)) == [False, False]
-        one_line = "la " * 100  # its own n-gram again and again
-        assert removed(engine, [one_line], OnionSettings()) == [True]
-
-    def test_ngrams_of_removed_paragraphs_are_not_stored(self, engine: onion.Engine) -> None:
-        a = words(0, 60)
-        b = words(0, 58) + " x y"  # removed, so that its last n-grams are unknown
-        c = words(54, 4) + " x y " + words(100, 3)
-        assert removed(engine, [a, b, c], OnionSettings(threshold=0.5)) == [False, True, False]
-        assert removed(engine, [b, c], OnionSettings(threshold=0.5)) == [False, False]
 
     def test_smoothing(self, engine: onion.Engine) -> None:
         seen = [words(0, 30), words(100, 30)]
@@ -165,20 +126,6 @@ def test_at_most_24_bytes_an_ngram() -> None:
         if at + step >= 1_000_000:
             assert resident() - start < 24 * len(table) + 6e6, at
     assert len(table) == len(hashes)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_stub_of_a_copy_is_left(engine: onion.Engine) -> None:
-    """Headings have no n-gram of their own, so a copy would leave them; what stood alone and is short stays, and stays findable."""
-    page = f"Prvi naslov\n{words(0, 40)}\nDrugi naslov\n{words(50, 40)}"
-    short = "le nekaj besed"
-    assert removed(engine, [page, page, short], OnionSettings()) == [False] * 4 + [False, True, True, True] + [False]
-    rules = OnionSettings(min_kept_tokens=9)
-    assert removed(engine, [page, page, short], rules) == [False] * 4 + [True] * 4 + [False]
-    stub = words(100, 8)
-    texts = [page, f"{words(0, 40)}\n{stub}", f"{words(32, 8)} {stub}"]
-    # The n-grams of a stub that went are not those of kept text: who has them next keeps them.
-    assert removed(engine, texts, rules)[4:] == [True, True, False]
 
 
 LABELLED = Path(os.environ.get("SCION_SHARED_DATA", "")) / "dedup/near_dup_sl.jsonl.gz"

@@ -360,19 +360,6 @@ def test_real_tokenizers_on_real_text_of_five_languages(tmp_path: Path, name: st
     require_equal_on([*paths, text / "sr/ud_set.jsonl.gz", text / "it/php_manual.jsonl.gz"], real_tokenizer(name, tmp_path))
 
 
-@pytest.mark.long
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
-@pytest.mark.parametrize("name", ["OPT", "Mistral", "own"])
-def test_real_tokenizers_on_all_real_text(tmp_path: Path, name: str) -> None:
-    text = Path(str(SHARED_DATA)) / "text"
-    if name == "own":
-        train_tokenizer(Documents(sorted((text / "sl").glob("*.gz"))), tmp_path / "t", vocab_size=80_000)
-        tokenizer = load_tokenizer(tmp_path / "t").backend_tokenizer
-    else:
-        tokenizer = real_tokenizer(name, tmp_path)
-    require_equal_on(sorted(text.rglob("*.gz")), tokenizer)
-
-
 def test_random_merges_are_refused() -> None:
     tokenizer = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
     tokenizer.model.dropout = 0.1

@@ -119,16 +119,21 @@ def test_bad_lines_are_named(write: Write, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content, after, reason",
+    "suffix, content, sentence",
     [
-        (gzip.compress(b"a\n" * 99, mtime=0)[:-9], " after line 99", "Compressed file ended before the end-of-stream marker was reached"),
-        (b"a\nb\n", "", "Not a gzipped file (b'a\\n') (about 2 of its 4 bytes were not read)"),
+        (
+            ".gz",
+            gzip.compress(b"a\n" * 99, mtime=0)[:-9],
+            "gzip file after line 99: Compressed file ended before the end-of-stream marker was reached",
+        ),
+        (".gz", b"a\nb\n", "gzip file: Not a gzipped file (b'a\\n') (about 2 of its 4 bytes were not read)"),
+        (".xz", b"a\nb\n" * 9, "xz file: Input format not supported by decoder"),
     ],
-    ids=["truncated", "plain"],  # processes that share the tests must name them alike, whatever second they start in
+    ids=["truncated", "plain", "plain xz"],  # processes that share the tests must name them alike, whatever second they start in
 )
-def test_broken_gzip(write: Write, content: bytes, after: str, reason: str) -> None:
-    path = write("a.txt.gz", content)
-    with refused(f"{path} is not a complete gzip file{after}: {reason}; copy or compress it again"):
+def test_broken_files(write: Write, suffix: str, content: bytes, sentence: str) -> None:
+    path = write(f"a.txt{suffix}", content)
+    with refused(f"{path} is not a complete {sentence}; copy or compress it again"):
         list(Documents([path]))
 
 
