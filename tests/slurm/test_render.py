@@ -84,11 +84,19 @@ def _within_limit(job: Job, cluster: Cluster) -> Job:
 
 CASES = {
     **{f"{name}-train": (_within_limit(TRAIN, _cluster(name)), _cluster(name)) for name in cluster_names()},
-    # With other partitions on the other clusters, and nothing else that their trainings do not show.
+    # On the other clusters, nothing that their trainings do not show but what CPU_PARTITIONS has.
     **{f"{name}-cpu": (COUNT, _cluster(name)) for name in ("local", "lumi", "vega")},
     "vega-watch": (WATCH, _cluster("vega")),
     "lumi-whole": (replace(TRAIN, tasks_per_node=8, command=("python", "pretrain_gpt.py")), _cluster("lumi")),
     **{f"runtime-{kind}": (TRAIN, replace(_cluster("vega"), runtime=runtime)) for kind, runtime in RUNTIMES.items()},
+}
+CPU_PARTITIONS = {  # and the CPUs of a job there
+    "a100": ("gpu", 64),
+    "jupiter": ("booster", 288),
+    "juwels": ("booster", 96),
+    "leonardo": ("dcgp_usr_prod", 112),
+    "marenostrum5": ("gpp\n#SBATCH --qos=gp_ehpc", 112),
+    "snellius": ("genoa", 192),
 }
 
 
@@ -100,6 +108,13 @@ def test_scripts_are_the_golden_ones(case: str) -> None:
     if os.environ.get("SCION_WRITE_GOLDEN"):
         path.write_text(script, encoding="utf-8")
     assert script == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CPU_PARTITIONS)
+def test_cpu_jobs_go_to_their_partition(name: str) -> None:
+    partition, cpus = CPU_PARTITIONS[name]
+    script = render_job(COUNT, _cluster(name))
+    assert f"#SBATCH --partition={partition}\n" in script and f"#SBATCH --cpus-per-task={cpus}\n" in script
 
 
 def test_every_golden_script_is_rendered() -> None:
