@@ -12,8 +12,7 @@ from common.artifacts import write_manifest
 from tests.conversion.embedding_fixtures import demo_text
 from tests.eval import published_forms as forms
 from tests.eval.encoder_rows import tiny_encoder
-from tests.eval.learned import train_tokenizer
-from tests.eval.tiny_models import tiny_llama, tiny_opt
+from tests.eval.tiny_models import tiny_llama, tiny_opt, tiny_tokenizer
 from tests.processes import call_command
 
 _POSITIONS = 4096
@@ -43,7 +42,7 @@ def _model(
 def _tokenizers(folder: Path, languages: Mapping[str, str], vocab_size: int = 600) -> dict[str, Any]:
     found = {}
     for name, language in languages.items():
-        found[name] = train_tokenizer(demo_text(language).splitlines()[:150], vocab_size=vocab_size)
+        found[name] = tiny_tokenizer(texts=demo_text(language).splitlines()[:150], vocab_size=vocab_size)
         found[name].save_pretrained(folder / name)
     return found
 
@@ -86,7 +85,7 @@ def _downloads(folder: Path) -> Path:
 
 def _gams(folder: Path) -> None:
     tokenizers = _tokenizers(folder, {"tokenizer": "sl", "english": "en", "tokenizer_40k": "sl"})
-    train_tokenizer(demo_text("sl").splitlines()[:150], vocab_size=900).save_pretrained(folder / "tokenizer_80k")
+    tiny_tokenizer(texts=demo_text("sl").splitlines()[:150], vocab_size=900).save_pretrained(folder / "tokenizer_80k")
     _model(folder / "falcon", tokenizers["english"], tiny_llama, 3)
     corpora = {"KAS": "sl", "HrNews": "hr", "Wikipedia": "en"}
     for place, name in enumerate(corpora):
@@ -104,7 +103,7 @@ def _gams(folder: Path) -> None:
     forms.write_senta(downloads)
     _prepare(folder, "superglue_sl", "si_nli", "senta")
     asked = _solved(folder / "eval_data")
-    tokenizer = train_tokenizer(["".join(pair) for pair in asked], vocab_size=900)
+    tokenizer = tiny_tokenizer(texts=["".join(pair) for pair in asked], vocab_size=900)
     _model(folder / "opt", tokenizer, tiny_opt, 1, asked)
     _model(folder / "hf", tokenizer, tiny_opt, 2, asked, method="focus", head="copied", seed=1, step=13_400)
     for name in ("focus", "random"):
@@ -187,7 +186,7 @@ def _train(folder: Path, tokenizer: Any) -> None:
 
 def _low_resource(folder: Path) -> None:
     lines = [line for line in _STORY for _ in range(8)] + demo_text("en").splitlines()[:100]
-    tokenizer = train_tokenizer(lines, vocab_size=500)
+    tokenizer = tiny_tokenizer(texts=lines, vocab_size=500)
     for seed, name in enumerate(("llama2", "gemma2"), start=1):
         _model(folder / name, tokenizer, tiny_llama, seed)
     tokenizer.save_pretrained(folder / "mt5")
