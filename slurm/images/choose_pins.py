@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from common.options import add_option
-
 # Compiled for the image's GPUs and drivers, or against its torch; as patterns of normalized names.
 KEPT = (
     "torch", "torchvision", "torchaudio", "torchao", "triton", "pytorch-triton*", "triton-*", "transformer-engine*", "apex", "amd-apex",
@@ -145,10 +143,12 @@ def problems(directory: Path, found: Mapping[str, str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose, or check what was chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_option(parser, "--layer DIR", "virtual environment to install the pinned packages into", type=Path, required=True)
-    add_option(parser, "--requirements FILE", "our pinned requirements; without this option the layer is only checked", type=Path)
-    add_option(parser, "--without-nemo", "leave out NeMo and what needs it, for images for AMD GPUs", False)
-    add_option(parser, "--keep NAME", "further packages of the image to keep", [], nargs="*")
+    parser.add_argument("--layer", type=Path, required=True, metavar="DIR", help="virtual environment to install the pinned packages into")
+    parser.add_argument(
+        "--requirements", type=Path, metavar="FILE", help="our pinned requirements; without this option the layer is only checked"
+    )
+    parser.add_argument("--without-nemo", action="store_true", help="leave out NeMo and what needs it, for images for AMD GPUs")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="NAME", help="further packages of the image to keep")
     arguments = parser.parse_args(argv)
     if arguments.requirements is None:
         wrong = problems(arguments.layer, installed_packages())
