@@ -9,6 +9,7 @@ training run that keeps only its newest ones.  What follows `--` is passed to ev
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -39,7 +40,7 @@ def watch(run: WatchedRun, *, once: bool, every_seconds: float, idle_seconds: fl
 
 def _leave_in_time(signum: int, frame: FrameType | None) -> None:
     """Slurm's warning before the time limit: an end as by SIGTERM, but a good one."""
-    print("asked to exit before the time limit", file=sys.stderr, flush=True)
+    os.write(2, b"asked to exit before the time limit\n")  # sys.stderr refuses who comes while it is being written to
     raise SystemExit(command.DONE)
 
 

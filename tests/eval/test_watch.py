@@ -1,5 +1,6 @@
 """The queue that outlives its workers, and a run watched from checkpoint to report."""
 
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 from common.artifacts import write_manifest
 from eval.running.watched_run import WatchedRun
 from eval.running.work_queue import STATES, WorkQueue
-from eval.watch import main
+from eval.watch import _leave_in_time, main
 from recipes.runs.retention import Retention, read_holds, remove_old_checkpoints
 from tests.eval.made_results import make_result
 
@@ -182,6 +183,20 @@ def test_a_run_that_cannot_be_written_to_is_evaluated_without_holds(run_dir, tmp
     watch.hold_and_queue()
     assert watch.queue.names("pending") == ["step_0000010", "step_0000020"]
     assert "step_0000010 is not protected, so training may remove it: " in capsys.readouterr().err
+
+
+def test_told_to_leave_while_it_says_something(monkeypatch, capfd):
+    class Interrupted(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, data):
+            _leave_in_time(signal.SIGUSR1, None)
+
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(Interrupted())))
+    with pytest.raises(SystemExit) as left:
+        print("step_0000020: started", file=sys.stderr, flush=True)
+    assert left.value.code == 0 and capfd.readouterr().err == "asked to exit before the time limit\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 143)])
