@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,15 @@ compile_no_allocator()  # tests import Megatron-core as it comes, which fails wi
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda number, frame: None)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real text, dictionaries, tokenizers and rows, which are not shipped."""
+    named = os.environ.get("SCION_SHARED_DATA")
+    if not named:
+        pytest.skip("SCION_SHARED_DATA does not name a folder with real text and rows")
+    return Path(named)
 
 
 @dataclass(frozen=True)

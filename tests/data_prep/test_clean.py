@@ -420,10 +420,9 @@ def test_unknown_languages_and_scripts_are_refused(tmp_path: Path, write: Write,
     assert [row["text"] for row in rows(tmp_path / "o/text")] == [LATIN, CYRILLIC + "\n    zamik"]
 
 
-@pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
-def test_real_text_keeps_its_words(tmp_path: Path) -> None:
+def test_real_text_keeps_its_words(shared_data: Path, tmp_path: Path) -> None:
     """The rule is for noise: Slovene news and help pages lose no word, and Serbian pages among them lose their Cyrillic ones."""
-    folder = Path(os.environ["SCION_SHARED_DATA"]) / "text"
+    folder = shared_data / "text"
     slovene = (folder / "sl/ud_ssj.jsonl.gz", folder / "sl/gnome_help.jsonl.gz")
     manifest = clean(
         [Corpus("sl", slovene), Corpus("sr", (folder / "sr/gnome_help.jsonl.gz",))],

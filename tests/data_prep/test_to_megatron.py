@@ -29,7 +29,6 @@ from tests.data_prep.packed import refusal
 from tests.processes import ROOT, Group, run_command
 
 Write = Callable[[str, str | bytes], Path]
-SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 TEXTS = ["Dež je padal.", "a", "Prvi odstavek.\n\nDrugi </s> odstavek <s>.", "😀 漢字", "  dva  presledka "]
 
 
@@ -505,19 +504,17 @@ def test_full_disk(much_text: list[Path], slovene_text: Path, tokenizer_dir: Pat
     assert done.returncode == 2
 
 
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
-def test_opts_own_tokenizer_on_real_text(tmp_path: Path) -> None:
+def test_opts_own_tokenizer_on_real_text(shared_data: Path, tmp_path: Path) -> None:
     """The true tokenizer of OPT, which puts </s> in front of a text when asked for special tokens."""
     from transformers import AutoTokenizer
 
-    shared = Path(str(SHARED_DATA))
     directory = tmp_path / "opt"
     directory.mkdir()
     for name in ("vocab.json", "merges.txt"):
-        (directory / name).write_bytes((shared / "tokenizers/opt_gpt2_bpe" / name).read_bytes())
+        (directory / name).write_bytes((shared_data / "tokenizers/opt_gpt2_bpe" / name).read_bytes())
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "add_bos_token": True}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    path = shared / "text/sl/gnome_help.jsonl.gz"
+    path = shared_data / "text/sl/gnome_help.jsonl.gz"
     documents = Documents([path])
     manifest = to_megatron([path], load_tokenizer(directory), tmp_path / "out")
     reference = AutoTokenizer.from_pretrained(str(directory))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -35,8 +34,6 @@ from data_prep.train_tokenizer import train_tokenizers
 from tests.data_prep.packed import refusal
 
 Write = Callable[[str, str | bytes], Path]
-SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
-needs_data = pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 
 
 @pytest.fixture
@@ -270,15 +267,13 @@ def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_data
 @pytest.mark.long
-def test_real_news_against_other_code() -> None:
+def test_real_news_against_other_code(shared_data: Path) -> None:
     """NTREX in four languages with OPT's and Mistral's tokenizers, words found by the places of tokens in whole sentences."""
-    data = Path(str(SHARED_DATA))
-    parallel = read_parallel(data / "parallel/ntrex128.tsv.gz", ["en", "sl", "it", "hr"])
+    parallel = read_parallel(shared_data / "parallel/ntrex128.tsv.gz", ["en", "sl", "it", "hr"])
     measured = {"opt_gpt2_bpe": (1.23, 2.73, 2.16, 2.84), "mistral_v1": (1.39, 2.57, 1.93, 2.63)}
     for name, fertilities in measured.items():
-        tokenizer = load_tokenizer(data / "tokenizers" / name)
+        tokenizer = load_tokenizer(shared_data / "tokenizers" / name)
         for (language, sentences), fertility in zip(parallel.items(), fertilities):
             figures = text_figures(tokenizer, sentences)
             counts = [count for sentence in sentences for count in _pieces_by_place(tokenizer, sentence)]
@@ -303,10 +298,8 @@ def _pieces_by_place(tokenizer: PreTrainedTokenizerFast, sentence: str) -> list[
     return counts
 
 
-@needs_data
 @pytest.mark.long
-def test_real_lexicon() -> None:
-    data = Path(str(SHARED_DATA))
-    lexicon = read_lexicon(data / "lexicon/sl.lemma_token.tsv.gz", (1, 2))
+def test_real_lexicon(shared_data: Path) -> None:
+    lexicon = read_lexicon(shared_data / "lexicon/sl.lemma_token.tsv.gz", (1, 2))
     for name, share in {"opt_gpt2_bpe": 0.063, "mistral_v1": 0.072}.items():
-        assert lexicon_share(load_tokenizer(data / "tokenizers" / name), lexicon) == pytest.approx(share, rel=0.02)
+        assert lexicon_share(load_tokenizer(shared_data / "tokenizers" / name), lexicon) == pytest.approx(share, rel=0.02)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +31,6 @@ Write = Callable[[str, str | bytes], Path]
 
 def train(texts: list[str], vocab_size: int, **options: float) -> bytes:
     return train_sentencepiece(count_texts(texts).words, "bpe", [vocab_size], **options)[vocab_size]
-
-
-SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -383,11 +379,10 @@ def test_long_lines_are_refused_where_they_stand(write: Write, tmp_path: Path) -
 
 @pytest.mark.some(1)
 @pytest.mark.slow
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("byte_fallback", [True, False])
-def test_real_text(tmp_path: Path, byte_fallback: bool) -> None:
+def test_real_text(shared_data: Path, tmp_path: Path, byte_fallback: bool) -> None:
     """Slovene news and help, tokenizer of 16,000; then text of other languages that it never saw."""
-    text = Path(str(SHARED_DATA)) / "text"
+    text = shared_data / "text"
     documents = Documents([text / "sl/ud_ssj.jsonl.gz", text / "sl/gnome_help.jsonl.gz"])
     train_tokenizer(documents, tmp_path / "out", vocab_size=16_000, byte_fallback=byte_fallback)
     unseen = Documents([text / "sr/gnome_help.jsonl.gz", text / "it/kind_fiction.jsonl.gz"])

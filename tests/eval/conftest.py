@@ -1,6 +1,5 @@
 """Folders of tiny checkpoints, and of real data where they are at hand."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,12 +21,3 @@ def save_checkpoint(tmp_path: Path) -> Callable[..., Path]:
         return directory
 
     return save
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real text and rows, which are not shipped."""
-    named = os.environ.get("SCION_SHARED_DATA")
-    if not named:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with real text and rows")
-    return Path(named)

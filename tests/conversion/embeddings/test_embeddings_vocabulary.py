@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -396,18 +395,15 @@ def test_unknown_models_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def real_vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Vocabulary]:
-    shared = os.environ.get("SCION_SHARED_DATA")
-    if not shared:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with the tokenizers of OPT and Mistral")
+def real_vocabularies(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Vocabulary]:
     sentencepiece = pytest.importorskip("sentencepiece")
     opt_dir = tmp_path_factory.mktemp("opt")
     for name in ("vocab.json", "merges.txt"):
-        shutil.copyfile(Path(shared) / "tokenizers" / "opt_gpt2_bpe" / name, opt_dir / name)
+        shutil.copyfile(shared_data / "tokenizers" / "opt_gpt2_bpe" / name, opt_dir / name)
     (opt_dir / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"}'
     )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(Path(shared) / "tokenizers" / "mistral_v1" / "tokenizer.model"))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(shared_data / "tokenizers" / "mistral_v1" / "tokenizer.model"))
     mistral = wrap(hf_tokenizer(model), {"bos": "<s>", "eos": "</s>", "unk": "<unk>"})
     return {"opt": Vocabulary.of(load_tokenizer(opt_dir)), "mistral": Vocabulary.of(mistral)}
 

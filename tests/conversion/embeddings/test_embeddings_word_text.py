@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,17 +135,9 @@ def test_long_lines_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- real dictionaries and text ----
 
 
-@pytest.fixture(scope="module")
-def data() -> Path:
-    folder = os.environ.get("SCION_SHARED_DATA")
-    if not folder:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with dictionaries and text")
-    return Path(folder)
-
-
 @pytest.mark.parametrize(
     ("name", "num_pairs", "first"), [("muse_nc.en-sl", 62_907, ("and", "in")), ("wechsel_italian", 98_522, ("free", "gratis"))]
 )
-def test_published_dictionaries_are_read(data: Path, name: str, num_pairs: int, first: tuple[str, str]) -> None:
-    pairs = read_dictionary(data / "dictionaries" / f"{name}.txt.gz")
+def test_published_dictionaries_are_read(shared_data: Path, name: str, num_pairs: int, first: tuple[str, str]) -> None:
+    pairs = read_dictionary(shared_data / "dictionaries" / f"{name}.txt.gz")
     assert len(pairs) == num_pairs and pairs[0] == first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -326,9 +325,9 @@ def test_swap_gives_ids_of_tokens_that_go_to_new_ones(folders: dict[str, Path], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["OPT", "Mistral", "SmolLM2", "like Gemma", "like Qwen"])
-def test_swap_in_tokenizers_of_models(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_swap_in_tokenizers_of_models(request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Published ones where they are on this machine; Gemma's kind (SentencePiece, bytes, all spaces kept) and Qwen's (NFC, digits alone) by training."""
-    tokenizer = published_tokenizer(name, tmp_path / "tokenizer")
+    tokenizer = published_tokenizer(request, name, tmp_path / "tokenizer")
     config = opt_config(rows_needed(tokenizer) + PADDING, tied=False)
     save_checkpoint(tmp_path / "source", config, opt_tensors(config), tokenizer)
     options = ("--new-tokens", "400", "--method", "mean", "--text", str(folders["sl"]), "--source-text", str(folders["en"]))
@@ -336,7 +335,7 @@ def test_swap_in_tokenizers_of_models(folders: dict[str, Path], tmp_path: Path, 
     assert require_swapped(tmp_path / "source", tmp_path / "out", num_new=400) > 100
 
 
-def published_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerFast:
+def published_tokenizer(request: pytest.FixtureRequest, name: str, folder: Path) -> PreTrainedTokenizerFast:
     """A tokenizer as a model has it; the test is skipped where it is not here."""
     english = ROOT / "recipes/demo_text/en.train.txt"
     if name == "like Gemma":
@@ -354,10 +353,7 @@ def published_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerFast:
         if not cached_path().is_file():
             pytest.skip("SmolLM2's file is not in the cache; `make demo` fetches it")
         return read_tokenizer(GGUFFile.open(cached_path()).metadata, name)
-    shared = os.environ.get("SCION_SHARED_DATA")
-    if not shared:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with the tokenizers of OPT and Mistral")
-    return load_tokenizer(Path(shared) / "tokenizers" / {"OPT": "opt_gpt2_bpe", "Mistral": "mistral_v1"}[name])
+    return load_tokenizer(request.getfixturevalue("shared_data") / "tokenizers" / {"OPT": "opt_gpt2_bpe", "Mistral": "mistral_v1"}[name])
 
 
 def require_swapped(source: Path, output: Path, *, num_new: int) -> int:

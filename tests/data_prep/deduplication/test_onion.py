@@ -128,14 +128,10 @@ def test_at_most_24_bytes_an_ngram() -> None:
     assert len(table) == len(hashes)
 
 
-LABELLED = Path(os.environ.get("SCION_SHARED_DATA", "")) / "dedup/near_dup_sl.jsonl.gz"
-
-
 @pytest.mark.long
-@pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_labelled_near_duplicates(engine: onion.Engine) -> None:
-    with gzip.open(LABELLED, "rt", encoding="utf-8") as file:
+def test_labelled_near_duplicates(shared_data: Path, engine: onion.Engine) -> None:
+    with gzip.open(shared_data / "dedup/near_dup_sl.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     texts = [row["text"] for row in rows]
     rules = OnionSettings(paragraphs="document", score="ngrams", boundary="reaches", within_document=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import re
 from collections import Counter
@@ -243,16 +242,14 @@ def test_the_same_for_any_number_of_processes_and_passes(tmp_path: Path, texts_i
     assert all(f"p{'abc'.index(row['repeats']['corpus'])}_{row['repeats']['line'] - 1}" in kept for row in removed)
 
 
-LABELLED = Path(os.environ.get("SCION_SHARED_DATA", "")) / "dedup/near_dup_sl.jsonl.gz"
+@pytest.fixture
+def labelled(shared_data: Path) -> tuple[Path, list[dict[str, Any]]]:
+    path = shared_data / "dedup/near_dup_sl.jsonl.gz"
+    return path, [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def labelled() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in gzip.decompress(LABELLED.read_bytes()).splitlines()]
-
-
-@pytest.mark.skipif(not LABELLED.is_file(), reason="the labelled set is not here")
-def test_what_is_found_of_the_labelled_set(tmp_path: Path) -> None:
-    documents = labelled()
+def test_what_is_found_of_the_labelled_set(labelled: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    _, documents = labelled
     found = similar(tmp_path, [row["text"] for row in documents], SimilarSettings(keep="first"))
     by_edits = Counter(documents[i]["words_replaced"] for i in found.documents if documents[i]["kind"] == "edited")
     kinds = Counter(documents[i]["kind"] for i in found.documents)
@@ -260,11 +257,11 @@ def test_what_is_found_of_the_labelled_set(tmp_path: Path) -> None:
     assert (kinds["exact"], kinds["form"], kinds["original"], kinds["boilerplate"]) == (120, 60, 0, 0)
 
 
-@pytest.mark.skipif(not LABELLED.is_file(), reason="the labelled set is not here")
-def test_no_stub_of_an_exact_copy_is_left(tmp_path: Path) -> None:
+def test_no_stub_of_an_exact_copy_is_left(labelled: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     """Line by line a copy leaves the lines that are too short to be compared; as a document of their own they would be in the corpus."""
-    documents = {row["id"]: row for row in labelled()}
-    assert main(["--input", f"c={LABELLED}", "--workers", "1", "--output", str(tmp_path / "o")]) == 0
+    path, rows_of_set = labelled
+    documents = {row["id"]: row for row in rows_of_set}
+    assert main(["--input", f"c={path}", "--workers", "1", "--output", str(tmp_path / "o")]) == 0
     assert [row["id"] for row in rows(tmp_path / "o/text") if documents[row["id"]]["kind"] == "exact"] == []
 
 

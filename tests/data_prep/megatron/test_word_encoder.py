@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from data_prep.tokenizers.sentencepiece_backend import ADVERSARIAL_TEXTS
 from tests.data_prep.conftest import SLOVENE_TEXT
 from tests.data_prep.trained import train_tokenizer
 
-SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 END = 1_000_000
 MARK = "▁"
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -327,8 +325,7 @@ def test_ids_of_a_trained_tokenizer_are_those_of_sentencepiece(tokenizer_dir: Pa
         assert decoded == text.replace(MARK, " ") or (not byte_fallback and 3 in row)
 
 
-def real_tokenizer(name: str, tmp_path: Path) -> Tokenizer:
-    shared = Path(str(SHARED_DATA)) / "tokenizers"
+def real_tokenizer(shared: Path, name: str, tmp_path: Path) -> Tokenizer:
     if name == "OPT":
         for file in ("vocab.json", "merges.txt"):
             (tmp_path / file).write_bytes((shared / "opt_gpt2_bpe" / file).read_bytes())
@@ -352,12 +349,13 @@ def require_equal_on(paths: list[Path], tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.some(1)
-@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("name", ["OPT", "Mistral"])
-def test_real_tokenizers_on_real_text_of_five_languages(tmp_path: Path, name: str) -> None:
-    text = Path(str(SHARED_DATA)) / "text"
+def test_real_tokenizers_on_real_text_of_five_languages(shared_data: Path, tmp_path: Path, name: str) -> None:
+    text = shared_data / "text"
     paths = [text / f"{language}/gnome_help.jsonl.gz" for language in ("sl", "it", "en", "hr", "sr")]
-    require_equal_on([*paths, text / "sr/ud_set.jsonl.gz", text / "it/php_manual.jsonl.gz"], real_tokenizer(name, tmp_path))
+    require_equal_on(
+        [*paths, text / "sr/ud_set.jsonl.gz", text / "it/php_manual.jsonl.gz"], real_tokenizer(shared_data / "tokenizers", name, tmp_path)
+    )
 
 
 def test_random_merges_are_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 from functools import cache
 from pathlib import Path
@@ -156,13 +155,10 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_published_models(tmp_path: Path) -> None:
-    shared = os.environ.get("SCION_SHARED_DATA")
-    if not shared:
-        pytest.skip("SCION_SHARED_DATA does not name a folder with published SentencePiece models and text")
-    proto = (Path(shared) / "tokenizers/mistral_v1/tokenizer.model").read_bytes()
+def test_published_models(shared_data: Path, tmp_path: Path) -> None:
+    proto = (shared_data / "tokenizers/mistral_v1/tokenizer.model").read_bytes()
     tokenizer, processor = load_tokenizer(folder(tmp_path / "published", proto)), SentencePieceProcessor(model_proto=proto)
     for language in ("en/gnome_help", "sl/gnome_help", "sr/gnome_help"):
-        for text in list(Documents([Path(shared) / "text" / f"{language}.jsonl.gz"]))[:60]:
+        for text in list(Documents([shared_data / "text" / f"{language}.jsonl.gz"]))[:60]:
             lines = text.split("\n")
             assert tokenizer(lines, add_special_tokens=False)["input_ids"] == processor.encode(lines)
